@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "cost_model.md"
 BEGIN = "<!-- Written by python -m benchmarks.constant_page -->"
 END = "<!-- End of what is written -->"
 
-UNITS = frozenset({"MIB", "SECONDS_A_DAY", "_FP32", "_HALF_BYTES", "_WIDE_BYTES"})
+UNITS = frozenset({"MIB", "SECONDS_AN_HOUR", "SECONDS_A_DAY", "_FP32", "_HALF_BYTES", "_WIDE_BYTES"})
 """Sizes of units and of number types."""
 BOOKKEEPING = frozenset({"_BLOCK", "MOST_CHOICES", "_STANDARD"})
 """Limits of the program's own work, and what follows from another constant."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-SECONDS_AN_HOUR = 3_600
+SECONDS_AN_HOUR, SECONDS_A_DAY = 3_600, 86_400
 """By definition."""
 
 
@@ -31,6 +31,10 @@ class TrainingLength:
         """This length, with what `other` states where it states nothing."""
         stated = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
         return replace(other, **stated)
+
+    def train_days(self, tokens_per_second: float) -> float | None:
+        """Days in which all tokens of the training are trained; None where their number is not stated."""
+        return None if self.tokens is None else self.tokens / tokens_per_second / SECONDS_A_DAY
 
     def epoch_hours(self, samples_per_second: float) -> float | None:
         """Hours in which every sample of the data set is trained once; None where its size is not stated."""

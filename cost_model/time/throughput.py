@@ -11,8 +11,6 @@ from taylor.register.adapters import HEAD
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
-SECONDS_A_DAY = 86_400
-
 
 @dataclass(frozen=True)
 class Throughput:
@@ -26,7 +24,10 @@ class Throughput:
         Of the whole job.
     tokens_per_second_per_device : float
     mfu : float or None
-        Model FLOPs utilization, a fraction of the peak in `mfu_precision`; None where that is not known.
+        Model FLOPs utilization, a fraction of the peak in `mfu_precision`; None where that is not known. It counts
+        forward and backward of every weight that a token meets and of the attention scores, none of them masked, and
+        nothing of recompute: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311) appendix B, Korthikanti et al. 2022
+        (arXiv:2205.05198) appendix A. The embedding, which multiplies nothing, is not counted.
     tflops_per_device : float
         Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     train_days : float or None
@@ -77,26 +78,8 @@ def throughput(
         each,
         None if peak is None else tflops / peak,
         tflops,
-        train_days=None if length.tokens is None else length.tokens / tokens / SECONDS_A_DAY,
+        train_days=length.train_days(tokens),
         epoch_hours=length.epoch_hours(samples),
         run_hours=length.run_hours(seconds, samples),
         mfu_precision=precision,
     )
-
-
-def model_flops_utilization(
-    model: ModelSpec,
-    seq_length: int,
-    tokens_per_second_per_device: float,
-    peak_tflops: float,
-    *,
-    frozen: bool = False,
-) -> float:
-    """Work that the model itself asks of a device over the work that the device could do in the same time.
-
-    Forward and backward of every weight that a token meets (6 FLOPs each; of `frozen` ones, whose gradients no one
-    makes, 4) and of the attention scores, none of them masked, and nothing of recompute: Chowdhery et al. 2022 (PaLM,
-    arXiv:2204.02311) appendix B, Korthikanti et al. 2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies
-    nothing, is not counted.
-    """
-    return tokens_per_second_per_device * model_flops(model, seq_length, frozen=frozen) / (peak_tflops * 1e12)

@@ -7,7 +7,8 @@ import pytest
 from benchmarks.published import PUBLISHED, korthikanti, korthikanti_config
 from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
-from taylor.cost_model.time.throughput import model_flops_utilization, throughput
+from taylor.cost_model.time.throughput import throughput
+from taylor.cost_model.time.work import model_flops
 from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE, NarrowProducts
 from taylor.register.registry import Registry
@@ -30,7 +31,9 @@ def test_it_is_six_flops_a_weight_and_token_and_the_scores_over_the_peak() -> No
     model = ModelSpec("made up", 2, 256, 4, 4, 64, 1024, 1000, gated_mlp=False)
     weights = 2 * (4 * 256 * 256 + 2 * 256 * 1024) + 256 * 1000
     attention = 12 * 2 * 256 * 128  # PaLM's 12·L·H·Q·T
-    assert model_flops_utilization(model, 128, 1e6, 100.0) == pytest.approx(1e6 * (6 * weights + attention) / 1e14)
+    assert model_flops(model, 128) == pytest.approx(6 * weights + attention)
+    speed = throughput(model, Strategy(1, 1, 1), TrainingRules(seq_length=128), A100, 1.0)
+    assert speed.mfu == pytest.approx(128e3 * (6 * weights + attention) / (A100.peak("bf16") * 1e12))
 
 
 def test_tokens_are_those_of_the_global_batch_and_shared_by_all_devices() -> None:

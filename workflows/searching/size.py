@@ -13,6 +13,7 @@ from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, NoSolutionError, TaylorError
+from taylor.cost_model.job.length import SECONDS_A_DAY
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import MemorySource
 from taylor.nd_search.search import search
@@ -43,8 +44,6 @@ more."""
 
 STEPS = 8
 """Numbers of devices that are tried between one of the curve that is too small and the next."""
-
-SECONDS_A_DAY = 86_400
 
 
 @dataclass(frozen=True)
