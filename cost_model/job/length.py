@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-SECONDS_AN_HOUR, SECONDS_A_DAY = 3_600, 86_400
-"""By definition."""
+SECONDS_AN_HOUR = 3_600
+SECONDS_A_DAY = 86_400
 
 
 @dataclass(frozen=True)
