@@ -13,6 +13,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/axolotl-ai-cloud/axolotl output/outside/axolotl
     git clone https://github.com/modelscope/ms-swift output/outside/ms-swift
     git clone https://github.com/verl-project/verl output/outside/verl
+    git clone https://github.com/NVIDIA-NeMo/RL output/outside/RL
 """
 
 from __future__ import annotations

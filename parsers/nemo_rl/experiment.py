@@ -153,14 +153,18 @@ def _inherited(source: YamlSource, above: list[Path], files: list[int]) -> dict[
     return _merged(merged, own)
 
 
-def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """One level of content over another; ``_override_`` drops what stands below."""
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any], *, top: bool = True) -> dict[str, Any]:
+    """One level of content over another; ``_override_`` of a section at the top drops what stands below it.
+
+    Source: NVIDIA-NeMo/RL 7ea279ab nemo_rl/utils/config.py:30-50, which looks at no deeper section.
+    """
     merged = dict(base)
     for key, value in own.items():
         under = merged.get(key)
         if isinstance(value, Mapping):
-            kept = under if isinstance(under, Mapping) and value.get(OVERRIDE) is not True else {}
-            merged[key] = _merged(kept, {name: each for name, each in value.items() if name != OVERRIDE})
+            drops = top and bool(value.get(OVERRIDE))
+            kept = under if isinstance(under, Mapping) and not drops else {}
+            merged[key] = _merged(kept, {name: each for name, each in value.items() if name != OVERRIDE}, top=False)
         elif value != MISSING or key not in merged:
             merged[key] = value
     return merged

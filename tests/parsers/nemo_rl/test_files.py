@@ -72,10 +72,11 @@ def test_a_child_states_what_differs_from_its_base(file):
     assert config.strategy.world_size == 16
 
 
-def test_a_section_that_overrides_drops_what_it_inherits(file):
-    path = child(file, "policy:\n  sequence_packing:\n    _override_: true\n    enabled: false\n")
-    packing = RlExperiment.read(path).data["policy"]["sequence_packing"]
-    assert packing == {"enabled": False}
+def test_a_section_at_the_top_that_overrides_drops_what_it_inherits_and_one_below_does_not(file):
+    path = child(file, "cluster: {_override_: true, num_nodes: 3}\npolicy: {sequence_packing: {_override_: true}}\n")
+    data = RlExperiment.read(path).data
+    assert data["cluster"] == {"num_nodes": 3}
+    assert data["policy"]["sequence_packing"].keys() == {"enabled", "train_mb_tokens"}
 
 
 @pytest.mark.parametrize(
