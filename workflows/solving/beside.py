@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from taylor.base.budget import TimeBudget
@@ -10,6 +11,7 @@ from taylor.pipeline_solver.columns.work_limits import least_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
+from taylor.pipeline_solver.solving.kernel_wait import kernels_by
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.tower import VISION
 from taylor.workflows.statement.own_ranks import BesidePlan, RankSplit, beside_problem, splits_of
@@ -29,6 +31,7 @@ def best_beside(file: StatedFile, how: SolveOptions, budget: TimeBudget) -> Besi
     """
     tower = file.config.tower
     assert tower is not None
+    kernels_by(math.inf if budget.deadline is None else budget.deadline)  # no split waits for a compiler
     stated = [(split, beside_problem(file, tower, split)) for split in splits_of(file)]
     in_order = sorted(((_bound_ms(problem), split, problem) for split, problem in stated), key=lambda one: one[0])
     best: tuple[float, RankSplit, Solution, PipelinePlan] | None = None
