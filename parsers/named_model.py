@@ -12,7 +12,7 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _VARIANTS = re.compile(
-    r"-(?:instruct|base|chat|it|thinking|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|awq|gptq|preview|pt|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
+    r"-(?:instruct|base|chat|it|thinking|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|awq|gptq|preview|pt|mcore|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
     re.IGNORECASE,
 )
 """Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""

@@ -134,11 +134,13 @@ class Registry:
             return self.device(plain).with_stack(stack)
         if Path(name).suffix in (".yaml", ".yml"):
             return _read(_registration_file(Path(name)), DeviceSpec)
-        wanted, named = _canonical(name), {_canonical(each): path for each, path in self.devices.items()}
-        if wanted in named:
-            return _read(named[wanted], DeviceSpec)
+        named = {_canonical(each): path for each, path in self.devices.items()}
+        if _canonical(name) in named:
+            return _read(named[_canonical(name)], DeviceSpec)
         known = {**self._device_aliases, **self.devices}
-        return _read(known[_find(name, known, "device", "--device")], DeviceSpec)
+        bare = _MAKERS.sub("", name)  # As torch.cuda.get_device_name says it.
+        asked = bare if _canonical(bare) in map(_canonical, known) else name
+        return _read(known[_find(asked, known, "device", "--device")], DeviceSpec)
 
     @cached_property
     def _device_aliases(self) -> dict[str, Path]:
@@ -197,6 +199,9 @@ def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:
         place = root if folder is None else root / folder
         for suffix in ("*.yaml", "*.yml"):
             yield from ((path, folder) for path in sorted(place.glob(suffix)))
+
+
+_MAKERS = re.compile(r"^(?:nvidia|amd)[\s_-]+", re.IGNORECASE)
 
 
 def _canonical(name: str) -> str:

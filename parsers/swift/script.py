@@ -37,6 +37,8 @@ from taylor.register.model import ModelSpec
 _TRAINS = re.compile(r"(?:\S*/)?megatron (?:pt|sft|rlhf)|\S*swift[/.]cli[/._]+megatron[/.](?:pt|sft|rlhf)(?:\.py)?")
 RANKS = {"nproc-per-node": "NPROC_PER_NODE", "nnodes": "NNODES"}
 """Variables of ms-swift's own launcher (swift/cli/main.py:73-83), by torchrun's option."""
+CHECKPOINTS = ("mcore-model", "load")
+"""Options that name a checkpoint of Megatron's weights; the second is the older name."""
 LORA = "lora"
 _VISION = "trains the vision part alone, and only language models are planned"
 
@@ -74,7 +76,7 @@ class SwiftScript(Launch):
         notes = list(remarks_of_file)
         length = trained_length(options, notes)
         if model is None:
-            model, remarks = named_model(options.text(MODEL), self.file, FORM.written(MODEL), register_path)
+            model, remarks = _model_of(options, self.file, register_path)
             notes += remarks
             model = _trained(model, options)
         self.model, self.frozen = with_frozen(model, options, notes)
@@ -204,6 +206,30 @@ class SwiftScript(Launch):
     def setting(self, name: str, value: object) -> Setting:
         """See `Launch.setting`."""
         return plain_value(value, self.file, name)
+
+
+def _model_of(options: Flags, file: Path, register_path: Path | None) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model of ``--model``, else the one that the checkpoint's name names, and what was assumed of it.
+
+    ms-swift takes it from the checkpoint's args.json (swift/megatron/arguments/sft_args.py:29-36), which lies on the
+    user's cluster; the folder has the model's name with ``-mcore`` where it was converted as the manual shows.
+
+    Raises
+    ------
+    InputError
+        When nothing names a known model.
+    """
+    given = [option for option in CHECKPOINTS if options.has(option)]
+    if options.has(MODEL) or not given:
+        return named_model(options.text(MODEL), file, FORM.written(MODEL), register_path)
+    name, field = options.text(given[0]), FORM.written(given[0])
+    try:
+        return named_model(name, file, field, register_path)
+    except InputError as error:
+        if error.field != field:
+            raise
+        cure = "write --model with the model's name at Hugging Face, or with a folder of its config.json"
+        raise options.error(MODEL, f"is missing, and the name of {field} {name} says no model", cure=cure) from None
 
 
 def _refuse_other_start(script: ShellScript) -> None:

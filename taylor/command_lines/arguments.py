@@ -41,6 +41,10 @@ _TOKEN_UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
 """Flags as the tool's older manual misspells them, accepted without a message."""
 
+_ELSEWHERE = {
+    "world_size": ("ranks", "num_ranks", "gpus", "num_gpus", "n_gpus", "ngpus", "npus", "num_npus", "devices", "nproc")
+}
+"""Words of other tools, by the flag of the same meaning that an error then names."""
 
 STANDARD_INPUT = "-"
 """Name that ``--config`` reads standard input by."""
@@ -208,7 +212,11 @@ class CommandParser(argparse.ArgumentParser):
     def _meant(self, flag: str) -> str:
         """Cure of an unknown flag, in one line."""
         # Without dashes: of `--vpp` and `-vpp` a user may have meant either.
-        near = near_names(flag.lstrip("-"), [each.lstrip("-") for each in self._option_string_actions], alike=0.6)
+        typed = flag.lstrip("-").replace("-", "_")
+        near = near_names(typed, [each.lstrip("-") for each in self._option_string_actions], alike=0.6)
+        near = [
+            own for own, words in _ELSEWHERE.items() if typed in words and f"--{own}" in self._option_string_actions
+        ] or near
         spelled = {each.lstrip("-"): each for each in self._option_string_actions}
         meant = f"did you mean {' or '.join(spelled[name] for name in near)}? " if near else ""
         return f"{meant}{self.prog} --help lists the flags"

@@ -40,6 +40,29 @@ def device(tmp_path: Path, text: str) -> DeviceSpec:
     return Registry.load(tmp_path).device("mine")
 
 
+LARGEST_GEMM = {
+    "a100-40g": 246.3, "a100-80g": 264.5, "a800-80g": 266.5, "h20-96g": 141.9, "h100-80g": 783.7, "h200-141g": 790.3,
+    "b200-180g": 1696.0, "rtx-3090-24g": 76.3, "rtx-4090-24g": 162.4, "rtx-5090-32g": 236.0, "rtx-a6000-48g": 123.3,
+    "rtx-pro-6000-96g": 409.4, "l40s-48g": 269.2,
+}  # fmt: skip
+"""The largest rate of PyTorch's bf16 GEMMs of 1,024 to 10,240 squares, TFLOP/s, of several runs the least:
+zzc0721/torch-performance-test-data 07858687 database.md."""
+
+
+@pytest.mark.parametrize("name", LARGEST_GEMM)
+def test_gemms_are_as_fast_as_the_public_measured_them(name: str) -> None:
+    """Thirty calls in a row are shorter than training, in which the largest cards reach their limit of power."""
+    spec = REGISTRY.device(name)
+    share = spec.peak_tflops["bf16"] * spec.efficiency["matmul"] / LARGEST_GEMM[name]
+    assert 0.84 < share < 1.05
+
+
+def test_a_card_is_found_by_the_name_that_torch_gives_it() -> None:
+    names = {"NVIDIA GeForce RTX 4090": "rtx-4090-24g", "NVIDIA H20": "h20-96g", "NVIDIA A800-SXM4-80GB": "a800-80g"}
+    names |= {"NVIDIA L40S": "l40s-48g", "NVIDIA A10G": "a10-24g", "NVIDIA RTX A6000": "rtx-a6000-48g"}
+    assert {name: REGISTRY.device(name).name for name in names} == names
+
+
 @needs_published
 @pytest.mark.parametrize("table", TABLES)
 def test_every_card_of_a_published_table_is_registered(table: str) -> None:

@@ -42,6 +42,20 @@ def test_a_script_is_read_with_the_model_that_it_names(script):
     assert config.plan.recompute[FULL] == ((9, 9, 9, 9),)
 
 
+@pytest.mark.parametrize("option", ["--load", "--mcore_model"])
+def test_a_checkpoint_whose_name_is_the_models_says_which_model_it_is(script, option):
+    """Issues 5615 and 5737 of ms-swift: scripts that name a converted checkpoint alone."""
+    config = read_config(changed(script, "--model Qwen/Qwen3-8B-Base", f"{option} /ckpt/Qwen3-8B-Base-mcore"))
+    assert config.model.name == "qwen3-8b"
+    note = f"{option} /ckpt/Qwen3-8B-Base-mcore is taken for the registered model qwen3-8b"
+    assert any(note in each for each in config.notes)
+
+
+def test_a_checkpoint_whose_name_says_no_model_asks_for_the_model(script):
+    with pytest.raises(InputError, match="--model: is missing, and the name of --load ./out/v3 says no model"):
+        read_config(changed(script, "--model Qwen/Qwen3-8B-Base", "--load ./out/v3"))
+
+
 def test_what_ms_swift_does_by_default_counts_where_the_script_says_nothing(script):
     """swift/megatron/arguments/megatron_args.py:483-598 of 3602360a."""
     text = script.read_text(encoding="utf-8")
