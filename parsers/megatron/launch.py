@@ -36,6 +36,8 @@ class Launch(ABC):
     """The encoder of images beside the language model, where the file describes it."""
     frozen: tuple[str, ...] = ()
     """Parts of the model whose weights are frozen though others train whole (`TrainingRules.frozen`)."""
+    one_copy: bool = False
+    """A narrow GEMM reads one copy of its weight in both directions, as Blackwell's do where a recipe allows it."""
     states_ranks: bool = True
     """The file may say how many ranks it starts; False where the command that starts it does."""
     plan_error: InputError | None = None

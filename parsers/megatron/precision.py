@@ -18,7 +18,7 @@ class Narrow(NamedTuple):
     weights: bool = False
 
 
-def read_narrow(flags: Flags, notes: list[str], *, mindspeed: bool) -> Narrow:
+def read_narrow(flags: Flags, notes: list[str], *, mindspeed: bool, one_copy: bool = False) -> Narrow:
     """The recipe of a launch; none where its GEMMs run in 16 bits, or by a recipe that is not known here.
 
     MindSpeed has kernels of its own for the same flags (mindspeed/te/pytorch/fp8), of which nothing is known here.
@@ -44,7 +44,9 @@ def read_narrow(flags: Flags, notes: list[str], *, mindspeed: bool) -> Narrow:
     if flags.has("use-torch-fsdp2"):
         # Quantized again in forward and backward: TransformerEngine main, pytorch/module/linear.py:1958.
         return Narrow(replace(recipe, weight_bytes=0.0))
-    if recipe.one_copy_on_blackwell:
+    if recipe.one_copy_on_blackwell and one_copy:
+        recipe = replace(recipe, weight_bytes=recipe.input_bytes)
+    elif recipe.one_copy_on_blackwell:
         notes.append(
             f"{recipe.name} {recipe.precision}: two copies of each weight, as devices before Blackwell need them"
         )

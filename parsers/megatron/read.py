@@ -129,7 +129,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
             f"--{EXPERT_OVERLAP}: a merged forward and backward are predicted one after the other. Their waits for "
             "each other are not counted (1 to 4 % of a step in trials)"
         )
-    rules = _read_rules(flags, notes, usual_recipe(launch.text)).replace(frozen=launch.frozen)
+    rules = _read_rules(flags, notes, usual_recipe(launch.text), one_copy=launch.one_copy).replace(frozen=launch.frozen)
     if not rules.parameter_shard:
         rules = rules.replace(expandable_segments=expandable_segments(launch.environment))
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
@@ -239,10 +239,10 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> tuple[St
     return strategy, ranks
 
 
-def _read_rules(flags: Flags, notes: list[str], recipe: str) -> TrainingRules:
+def _read_rules(flags: Flags, notes: list[str], recipe: str, *, one_copy: bool) -> TrainingRules:
     half = flags.has("bf16", "fp16")
     modules = read_modules(flags)
-    sharding, narrow = read_sharding(flags), read_narrow(flags, notes, mindspeed=is_mindspeed(flags))
+    sharding, narrow = read_sharding(flags), read_narrow(flags, notes, mindspeed=is_mindspeed(flags), one_copy=one_copy)
     return TrainingRules(
         framework=frameworks.MEGATRON,
         seq_length=flags.integer("seq-length", high=MAX_SIZE),

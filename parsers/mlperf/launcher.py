@@ -10,22 +10,11 @@ from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.mlperf.configuration import NAME, MlperfConfiguration
+from taylor.parsers.mlperf.devices import named_device
 from taylor.parsers.small_run import JobSizes
 from taylor.parsers.training_config import TrainingConfig
 
 _USUAL = UsualDevice("h100-80g", "MLPerf files")
-_DEVICES = {
-    "mi300x": "mi300x-192g",
-    "mi325x": "mi325x-256g",
-    "mi355x": "mi355x-288g",
-    "gb300": "gb300-nvl72",
-    "gb200": "gb200-nvl72",
-    "b300": "b300-270g",
-    "b200": "b200-180g",
-    "h200": "h200-141g",
-    "h100": "h100-80g",
-}
-"""Devices by words of a configuration's name; the longer words first."""
 
 
 class Mlperf(FlagLauncher):
@@ -68,15 +57,15 @@ class Mlperf(FlagLauncher):
         """See `Launcher.read`."""
         launch = MlperfConfiguration.read(path, register_path)
         config = config_from_launch(launch)
-        return config.replace(unmodelled=(*map(launch.named, config.unmodelled), *launch.unread()))
+        return config.replace(
+            rules=config.rules.replace(adapters=launch.adapters),
+            unmodelled=(*map(launch.named, config.unmodelled), *launch.unread()),
+        )
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """The device in the file's name."""
-        name = config.path.name.lower()
-        found = next((word for word in _DEVICES if word in name), None)
-        return (
-            _USUAL if found is None else replace(_USUAL, name=_DEVICES[found], why=f"by its name, {config.path.name}")
-        )
+        found = named_device(config.path)
+        return _USUAL if found is None else replace(_USUAL, name=found[0], why=f"by its name, {found[1]}")
 
     def job_sizes(self, path: Path) -> JobSizes:
         """None: a small run would need variables of other files."""

@@ -49,7 +49,8 @@ _VALUES = {
     "NUM_LAYERS_AT_END_IN_BF16": "num-layers-at-end-in-bf16",
     "WGRAD_DEFERRAL_LIMIT": "wgrad-deferral-limit",
 }
-_NOTHING = ("", "null", "none", "0", "false")
+NOTHING = ("", "null", "none", "0", "false")
+"""Values of a variable that requests nothing."""
 
 
 @dataclass(frozen=True)
@@ -110,36 +111,42 @@ def nemo_flags(values: Variables) -> Iterator[Stated]:
     yield "pipeline-model-parallel-size", "PIPELINE_MODEL_PARALLEL", (str(pp),)
     yield "context-parallel-size", "CONTEXT_PARALLEL", (str(cp),)
     interleaves = values.text("INTERLEAVED_PIPELINE").lower()
-    if interleaves not in (*_NOTHING, "1"):
+    if interleaves not in (*NOTHING, "1"):
         yield "num-virtual-stages-per-pipeline-rank", "INTERLEAVED_PIPELINE", (interleaves,)
     yield "micro-batch-size", "MICRO_BATCH_SIZE", (str(values.number("MICRO_BATCH_SIZE")),)
     batch = values.number("MINIBS") * (each * nodes // (tp * pp * cp))
     yield "global-batch-size", "MINIBS", (str(batch),)
     if values.on("SEQ_PARALLEL") and tp > 1:
         yield "sequence-parallel", "SEQ_PARALLEL", ()
-    for name, flag in _SWITCHES.items():
-        if values.on(name) and not (name == "FP8_PARAM_GATHER" and not values.on("FP8")):
-            yield flag, name, ()
-    for name, flag in _VALUES.items():
-        if (text := values.text(name)).lower() not in _NOTHING:
-            yield flag, name, (text,)
+    switches = {name: flag for name, flag in _SWITCHES.items() if name != "FP8_PARAM_GATHER" or values.on("FP8")}
+    yield from stated_flags(values, switches, _VALUES)
     if not values.on("GRAD_ACCUM_FUSION"):
         yield "no-gradient-accumulation-fusion", "GRAD_ACCUM_FUSION", ()
-    yield from _graphs(values)
-    yield from _narrow(values)
+    usual = "full_iteration" if values.on("FULL_CUDA_GRAPH") else "full"
+    yield from graph_flags(values, values.stated.get("CUDA_GRAPH_SCOPE", usual))
+    yield from narrow_flags(values)
 
 
-def _graphs(values: Variables) -> Iterator[Stated]:
-    """CUDA graphs (custom.yaml, ``enable_cuda_graph``, ``cuda_graph_scope``, ``external_cuda_graph``)."""
+def stated_flags(values: Variables, switches: Mapping[str, str], texts: Mapping[str, str]) -> Iterator[Stated]:
+    """The switches that are on, and the values that request something."""
+    for name, flag in switches.items():
+        if values.on(name):
+            yield flag, name, ()
+    for name, flag in texts.items():
+        if (text := values.text(name)).lower() not in NOTHING:
+            yield flag, name, (text,)
+
+
+def graph_flags(values: Variables, scope: str) -> Iterator[Stated]:
+    """CUDA graphs (the YAML's ``enable_cuda_graph``, ``cuda_graph_scope``, ``external_cuda_graph``)."""
     if values.on("LAYER_CUDA_GRAPH"):
         yield "cuda-graph-impl", "LAYER_CUDA_GRAPH", ("transformer_engine",)
     elif values.on("MCORE_CUDA_GRAPH"):
         yield "cuda-graph-impl", "MCORE_CUDA_GRAPH", ("local",)
-        usual = "full_iteration" if values.on("FULL_CUDA_GRAPH") else "full"
-        yield "cuda-graph-scope", "FULL_CUDA_GRAPH", (values.stated.get("CUDA_GRAPH_SCOPE", usual),)
+        yield "cuda-graph-scope", "CUDA_GRAPH_SCOPE", (scope,)
 
 
-def _narrow(values: Variables) -> Iterator[Stated]:
+def narrow_flags(values: Variables) -> Iterator[Stated]:
     """GEMMs in 8 or 4 bits (pretrain.py:194-280)."""
     if values.on("FP4"):
         yield "fp4-format", "FP4", ("e2m1",)

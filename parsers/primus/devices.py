@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_DEVICES = {"MI300X": "mi300x-192g", "MI325X": "mi325x-256g", "MI355X": "mi355x-288g"}
+_DEVICES = {"MI300X": "mi300x-192g", "MI325X": "mi325x-256g", "MI350X": "mi350x-288g", "MI355X": "mi355x-288g"}
 """Devices of the register by their names in Primus' folders (AMD-AGI/Primus fd1eeabb examples/megatron/configs)."""
 _NAMED = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_DEVICES)})(?![A-Za-z0-9])", re.IGNORECASE)
 _COMMENT = re.compile(r"(?:^|\s)#(.*)$", re.MULTILINE)

@@ -107,7 +107,6 @@ def test_a_configuration_of_the_other_harness_is_read_by_its_own_variables(tmp_p
 @pytest.mark.parametrize(
     ("folder", "text", "reason"),
     [
-        ("llama2_70b_lora", SYSTEM, r"trains adapters \(LoRA\)"),
         ("flux1", SYSTEM, "trains FLUX, a diffusion model"),
         ("llama31_8b", COMMON, "states a part of an MLPerf configuration"),
         ("llama31_8b", SYSTEM.replace("export MINIBS=144\n", ""), "MINIBS: is missing.*--env MINIBS=VALUE"),
