@@ -137,7 +137,7 @@ SHELL_HELP = (
 )
 
 
-def add_variable_option(group: argparse._ArgumentGroup) -> None:
+def add_variable_option(group: argparse._ActionsContainer) -> None:
     """Add the variables with which a script is started."""
     group.add_argument(
         "--env",

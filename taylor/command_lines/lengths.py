@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
+from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
@@ -17,6 +19,7 @@ from taylor.command_lines.arguments import (
     command_text,
     positive_int,
 )
+from taylor.command_lines.source_file import add_training_file, file_started
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ def build_parser(program: str = "taylor lengths") -> CommandParser:
         "over sampled steps, with a proven lower bound, beside the plan for equal lengths.",
         "config/finetune_llama3_70b_lora.sh --lengths config/sample_lengths.csv --packing balanced",
     )
-    parser.add_argument("file", metavar="FILE", help="MindFormers or FlagScale YAML, launch script, torchtitan TOML")
+    add_training_file(parser)
     parser.add_argument(
         "--lengths", metavar="FILE", required=True, help="CSV of length,count: tokens and samples of that length"
     )
@@ -65,11 +68,16 @@ def build_parser(program: str = "taylor lengths") -> CommandParser:
 
 def run(arguments: Sequence[str], program: str = "taylor lengths") -> None:
     """Parse, plan, print."""
-    parser = build_parser(program)
-    args = parser.parse(arguments)
+    args = build_parser(program).parse(arguments)
+    with file_started(args):
+        _run(args, arguments, program)
+
+
+def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
+    """Plan, print."""
     start_logging(verbose=args.verbose, quiet=args.quiet)
     if not 0 <= args.gap < 1:
-        parser.error("argument -gap: must lie in 0 to 1")
+        raise InputError("must lie in 0 to 1", field="-gap", value=args.gap, cure="as in -gap 0.01")
     from taylor.parsers.read import config_of
     from taylor.parsers.tables.lengths import read_lengths
     from taylor.workflows.solving.unlike_lengths import LengthChoice, plan_lengths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     refuse_without_effect,
 )
+from taylor.command_lines.source_file import add_training_file, file_started
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def build_parser(program: str = "taylor rl") -> CommandParser:
         "waits. Generation is as you measured it, the rest is estimated.",
         "config/rl_qwen3_8b_verl.sh --generation tokens_per_s=6000,alone=80 --mean_answer 1500 --split",
     )
-    parser.add_argument("file", metavar="FILE", help="script of verl or slime, YAML of NeMo RL")
+    add_training_file(parser, "script of verl or slime, YAML of NeMo RL")
     rollouts = parser.add_argument_group("roll-outs")
     speed = rollouts.add_mutually_exclusive_group(required=True)
     speed.add_argument(
@@ -80,6 +82,12 @@ def build_parser(program: str = "taylor rl") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "taylor rl") -> None:
     """Parse, evaluate, split, print."""
     args = build_parser(program).parse(arguments)
+    with file_started(args):
+        _run(args, arguments, program)
+
+
+def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
+    """Evaluate, split, print."""
     start_logging(verbose=args.verbose, quiet=args.quiet)
     if not args.split:
         refuse_without_effect(args, {"cards", "t"}, "without --split")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from taylor.base.errors import InputError, shortened
-from taylor.command_lines.arguments import CommandParser
+from taylor.command_lines.arguments import CommandParser, add_variable_option
+from taylor.parsers.text.shell_start import parse_start, started
 
+TRAINING_FILE = "MindFormers or FlagScale YAML, launch script, torchtitan TOML"
 FILE_HELP = "the configuration, whatever its form; as one of the flags below"
 
 
@@ -37,3 +40,21 @@ def place_file(args: argparse.Namespace, ending: str = "") -> None:
         raise InputError("is no file", field="FILE", value=args.file, cure=cure)
     flag = "hf" if path.suffix == ".json" or path.is_dir() else "shell"
     setattr(args, f"{flag}{ending}", args.file)
+
+
+def add_training_file(parser: CommandParser, what: str = TRAINING_FILE) -> None:
+    """Add the word of a command that reads one training file, and the variables with which a script is started."""
+    parser.add_argument("file", metavar="FILE", help=f"{what}; a script's arguments in quotes: 'run.sh A3B 8'")
+    add_variable_option(parser)
+
+
+def file_started(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Context in which the training file is read as it is started; `args.file` is then the file alone.
+
+    Raises
+    ------
+    InputError
+        When the word or a variable cannot be read.
+    """
+    args.file, start = parse_start(args.file, args.env)
+    return started(start)

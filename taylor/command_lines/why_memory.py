@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     refuse_without_effect,
 )
+from taylor.command_lines.source_file import add_training_file, file_started
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def build_parser(program: str = "taylor why-memory") -> CommandParser:
         "and the changes that lower it most, each priced by the analytical model of the changed job.",
         "config/pretrain_llama3_70b.sh --device h100-80g",
     )
-    parser.add_argument("file", metavar="FILE", help="MindFormers or FlagScale YAML, launch script, torchtitan TOML")
+    add_training_file(parser)
     parser.add_argument("--stage", type=non_negative_int, metavar="N", help="stage to explain (default: the fullest)")
     parser.add_argument("--device", metavar="NAME", help="registered device, or its file (.yaml)")
     parser.add_argument(
@@ -49,6 +51,12 @@ def build_parser(program: str = "taylor why-memory") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "taylor why-memory") -> None:
     """Parse, explain, print."""
     args = build_parser(program).parse(arguments)
+    with file_started(args):
+        _run(args, arguments, program)
+
+
+def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
+    """Explain, print."""
     start_logging(verbose=args.verbose, quiet=args.quiet)
     if not args.measured_peak:
         refuse_without_effect(args, {"peak_of"}, "without --measured_peak")
