@@ -80,6 +80,8 @@ class SwiftScript(Launch):
             notes += remarks
             model = _trained(model, options)
         self.model, self.frozen = with_frozen(model, options, notes)
+        if options.has("train-type") and not options.has("tuner-type") and self.adapters is not None:
+            notes.append(_old_name(passed_over=is_on(options, "ignore-args-error")))
         if is_on(options, "packing"):
             notes.append(
                 f"samples are packed to {length} tokens, and attention is counted over all of them: each sample "
@@ -252,6 +254,15 @@ def _refuse_other_start(script: ShellScript) -> None:
             raise InputError(f"takes its options from {files[0]}, which is not found", file=script.file, cure=cure)
     if not _TRAINS.search(" ".join(each.text for each in launch_words(script, FORM))):
         raise InputError("starts no training: no command starts megatron pt, sft or rlhf", file=script.file, cure=cure)
+
+
+def _old_name(*, passed_over: bool) -> str:
+    """Remark on ``--train_type``, which ms-swift 4.1 has no more (5b40cf2b swift/pipelines/base.py:36-41)."""
+    then = "passed over, so that all weights train," if passed_over else "refused"
+    return (
+        f"--train_type lora is read as ms-swift up to 4.0 reads it; from 4.1 on it is {then}"
+        f"{' as --ignore_args_error is on' if passed_over else ''}: write --tuner_type lora"
+    )
 
 
 def _refuse(options: Flags) -> None:

@@ -339,3 +339,13 @@ def test_packed_samples_are_reported(script):
     assert not any("packed" in note for note in read_config(script).notes)
     script.write_text(text.replace("--max_length", "--packing true --max_length"), encoding="utf-8")
     assert any("packed to 2048 tokens" in note for note in read_config(script).notes)
+
+
+def test_a_name_that_newer_releases_dropped_is_remarked_on(script):
+    """Issue 9403 of ms-swift: out of memory at a buffer of all weights, of a script that asks for LoRA so."""
+    changed(script, "    --max_length 2048", "    --train_type lora \\\n    --max_length 2048")
+    assert any("from 4.1 on it is refused: write --tuner_type lora" in note for note in read_config(script).notes)
+    changed(script, "    --max_length 2048", "    --ignore_args_error True \\\n    --max_length 2048")
+    config = read_config(script)
+    assert config.rules.adapters is not None
+    assert any("passed over, so that all weights train, as --ignore_args_error is on" in note for note in config.notes)
