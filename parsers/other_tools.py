@@ -30,6 +30,14 @@ OTHER_TOOLS = (
         "huggingface/nanotron 2411b022 examples/train_tiny_llama.sh",
     ),
     OtherFile(
+        "a torchtitan TOML",
+        "",
+        "give its TOML with -toml (parallel_tool.py: --toml_path), and write what the command overrides into it",
+        (),
+        r"\bCONFIG_FILE=\S*\.toml[^\n]*\brun_train\.sh\b",
+        "pytorch/torchtitan v0.2.2 run_train.sh:22",
+    ),
+    OtherFile(
         "a part of a gpt-neox configuration",
         "it states data, checkpoints or logging, and the model stands in another file",
         "give the file with the model, or a script that runs deepy.py with all of them",

@@ -20,6 +20,7 @@ FILES = {
     "MaxText": "base_emb_dim: 2048\nbase_num_decoder_layers: 16\nici_fsdp_parallelism: -1\n",
 }
 COMMANDS = {
+    "torchtitan TOML": 'CONFIG_FILE="./train_configs/llama3_8b.toml" ./run_train.sh --training.steps 9',
     "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
