@@ -77,7 +77,7 @@ FEATURES = (
     Feature("all-to-all overlap", switch="alltoall_overlap"),
     Feature(
         MODULE_RECOMPUTE,
-        note="Megatron's modules, the same in all layers, where all are of one kind: `--search ...,modules`",
+        note="Megatron's modules, the same in all layers that have them: `--search ...,modules`",
     ),
     Feature("recompute of activation functions", note="small runs drop it, and no plan counts on it"),
     Feature("swap-attention", note="small runs drop it, and no plan counts on it"),

@@ -353,8 +353,8 @@ class MemoryLaws:
         top; the largest counts. Empty where none does.
     risk : float
         Probability that a stage takes more than `PredictedPeak.upper`.
-    modules : mapping of str to Module
-        Those that a block may run again in its place.
+    modules : mapping of str to mapping of str to Module
+        By block: those that it may run again in its place, by their names.
     """
 
     blocks: Mapping[str, _Block]
@@ -362,7 +362,7 @@ class MemoryLaws:
     step: tuple[MemorySharding, ...]
     runs: tuple[RunMemory, ...]
     risk: float = RISK
-    modules: Mapping[str, Module] = field(default_factory=dict)
+    modules: Mapping[str, Mapping[str, Module]] = field(default_factory=dict)
     _known: dict[tuple[str, RunSetting], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -438,7 +438,9 @@ class MemoryLaws:
         life, _ = self._block(run, name)
         most = max(life.forward, life.backward)
         if isinstance(again, str):
-            freed, added = self.saved_bytes(run, name, [self.modules[word] for word in words_of(again)[0]])
+            known = self.modules[name]  # Layers of a kind may lack a module.
+            mine = [known[word] for word in words_of(again)[0] if word in known]
+            freed, added = self.saved_bytes(run, name, mine)
             return max(0.0, life.kept - freed + added), most
         return life.input if again else life.kept, most
 

@@ -2,7 +2,8 @@
 
 No profile names a layer's modules. A run that recomputes one of them has its operators once more than a run that
 recomputes none, and keeps fewer tensors. Both have the degrees of the base run, whose laws then say how large and how
-long these operators and tensors are elsewhere. A set of modules adds up, except for modules inside others.
+long these operators and tensors are elsewhere. A set of modules adds up, except for modules inside others. Where dense
+layers stand in front of others a run shows both kinds, and a module may be in one of them or in both.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import LawfulOperator
-from taylor.blackbox.module_subsets import CandidateModule, unbeaten_subsets
+from taylor.blackbox.module_subsets import CandidateModule, unbeaten, unbeaten_subsets
 from taylor.blackbox.recorded import RecordedRun
 from taylor.cost_model.choices.module_choices import choice_name
 from taylor.parsers.profiles.allocations import Allocation
@@ -34,7 +35,7 @@ PAGE = 512.0
 
 @dataclass(frozen=True)
 class Module:
-    """A module that runs again, as a small run shows it.
+    """A module that runs again, as a small run shows it in layers of one kind.
 
     Parameters
     ----------
@@ -57,6 +58,11 @@ class Module:
     order: tuple[LawfulOperator, ...] = ()
     last: int = 0
 
+    @property
+    def is_absent(self) -> bool:
+        """Return whether layers of the kind have nothing of it."""
+        return not self.operators and not self.freed
+
     def passes_on(self, run: RunSetting) -> float | None:
         """Elements of what a run's last operator makes, where the base run's last one is absent; else None.
 
@@ -76,14 +82,18 @@ def _stands(one: LawfulOperator, run: RunSetting) -> bool:
 
 
 def repeated_operators(
-    operators: Sequence[LawfulOperator], forward: Sequence[int], number: int, base: RecordedRun, run: RecordedRun
-) -> frozenset[int]:
-    """Operators of a layer's forward pass that a run has once more than it would have without recompute.
+    operators: Sequence[LawfulOperator],
+    forward: Mapping[str, Sequence[int]],
+    number: int,
+    base: RecordedRun,
+    run: RecordedRun,
+) -> dict[str, frozenset[int]]:
+    """Operators of each kind's forward pass that a run has once more than it would have without recompute.
 
     Parameters
     ----------
-    forward : sequence of int
-        Places of a layer's forward operators among `operators`, in order.
+    forward : mapping of str to sequence of int
+        By kind of layer: places of its forward operators among `operators`, in order.
     number : int
         Number of the base run in their `places`.
     base : RecordedRun
@@ -95,15 +105,21 @@ def repeated_operators(
         When the run differs from the base in more than what it repeats.
     """
     seen = base.operators().operators
-    shown = [(at, seen[operators[at].places[number]]) for at in forward if number in operators[at].places]
+    shown = {
+        kind: [(at, seen[operators[at].places[number]]) for at in places if number in operators[at].places]
+        for kind, places in forward.items()
+    }
     # The base has each of them twice: in the forward pass and once more.
     excess = Counter(run.operators().operators)
     excess.subtract(seen)
-    excess.update(one for _, one in shown)
-    repeated = _settled(excess)
-    found = _chosen(shown, repeated)
-    own = [at for at, _ in shown]
-    return frozenset(found | {at for at in forward if at not in own and _is_amid(at, own, found, operators)})
+    excess.update(one for each in shown.values() for _, one in each)
+    repeated = _chosen(shown, _settled(excess))
+    found = dict[str, frozenset[int]]()
+    for kind, places in forward.items():
+        own = [at for at, _ in shown[kind]]
+        mine = repeated.intersection(own)
+        found[kind] = frozenset(mine | {at for at in places if at not in own and _is_amid(at, own, mine, operators)})
+    return found
 
 
 def _is_amid(at: int, own: Sequence[int], found: Collection[int], operators: Sequence[LawfulOperator]) -> bool:
@@ -142,11 +158,12 @@ def _settled(excess: Counter[Operator]) -> Counter[Operator]:
     return +excess
 
 
-def _chosen(shown: Sequence[tuple[int, Operator]], repeated: Counter[Operator]) -> set[int]:
-    """Forward operators that are repeated; of alike ones those amid the others that are, or next to them."""
+def _chosen(shown: Mapping[str, Sequence[tuple[int, Operator]]], repeated: Counter[Operator]) -> set[int]:
+    """Forward operators that are repeated; of alike ones those amid the others of their kind, or next to them."""
+    kinds = {at: kind for kind, each in shown.items() for at, _ in each}
     places: dict[object, list[int]] = {}
     by_signature: dict[object, list[int]] = {}
-    for at, (_, one) in enumerate(shown):
+    for at, one in (each for every in shown.values() for each in every):
         places.setdefault(one, []).append(at)
         by_signature.setdefault(_signature(one), []).append(at)
     found, open_counts = set[int](), list[tuple[int, list[int]]]()
@@ -159,11 +176,18 @@ def _chosen(shown: Sequence[tuple[int, Operator]], repeated: Counter[Operator]) 
             found.update(like)
         else:
             open_counts.append((count, like))
-    low, high = min(found, default=0), max(found, default=0)
+    known = {kind: [at for at in found if kinds[at] == kind] for kind in shown}
+    spans = {kind: (min(each), max(each)) for kind, each in known.items() if each}
+
+    def beyond(at: int) -> float:
+        # A kind of layer without any operator of the module comes last.
+        low, high = spans.get(kinds[at], (math.inf, -math.inf)) if spans else (0, 0)
+        return max(low - at, at - high, 0)
+
     for count, like in open_counts:
         # A module seldom begins with a sum, and often ends with one.
-        found.update(sorted(like, key=lambda at: (max(low - at, at - high, 0), -at))[:count])
-    return {shown[at][0] for at in found}
+        found.update(sorted(like, key=lambda at: (beyond(at), -at))[:count])
+    return found
 
 
 def kept_tensors(forward: Sequence[tuple[int, str]], base: RecordedRun, run: RecordedRun) -> frozenset[str]:
@@ -216,87 +240,108 @@ def _beside(base: Sequence[Allocation], run: Sequence[Allocation]) -> dict[int, 
     return {one.a + at: one.b + at for one in matcher.get_matching_blocks() for at in range(one.size)}
 
 
-def choices(
-    modules: Iterable[Module],
-    kept_bytes: float,
-    bytes_of: Callable[[Module], tuple[float, float]],
-    ns_of: Callable[[frozenset[int]], float],
-) -> tuple[tuple[str, float], ...]:
-    """The sets of modules that no other set is as good as in memory and time, exactly.
+@dataclass(frozen=True)
+class KindModules:
+    """The modules of one kind of layer, with what they cost in a run.
 
     Parameters
     ----------
+    modules : sequence of Module
     kept_bytes : float
         That a layer keeps where nothing runs again.
     bytes_of : callable
         Of a module: bytes that it no longer keeps where it runs again, and those that it keeps in addition.
     ns_of : callable
         Time of some operators of the forward pass.
+    """
+
+    modules: Sequence[Module]
+    kept_bytes: float
+    bytes_of: Callable[[Module], tuple[float, float]]
+    ns_of: Callable[[frozenset[int]], float]
+
+    def named(self, name: str) -> Module | None:
+        """The module of this name; None where layers of the kind lack it."""
+        return next((one for one in self.modules if one.name == name), None)
+
+
+def choices(kinds: Sequence[KindModules]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """The sets of modules that no other set is as good as in memory and time of every kind of layer, exactly.
 
     Returns
     -------
-    tuple of (str, float)
-        Name of each, and the time that it takes again, ns; without the empty set.
+    tuple of (str, tuple of float)
+        Name of each, and the time that a layer of each kind takes again, ns; without the empty set.
     """
-    tree = _tree(modules, kept_bytes, bytes_of, ns_of)
-    found, least = list[tuple[str, float]](), float("inf")
-    for one in sorted(unbeaten_subsets(tree), key=lambda each: (each.extra_ns, each.kept_bytes)):
-        # A layer's most bytes are taken to be the same under each: what a second run takes at once is in them.
-        if one.kept_bytes < least and one.modules:
-            names = [module.rpartition(".")[2] for module in one.modules]
-            found.append((choice_name(names, ()), float(one.extra_ns)))
-        least = min(least, one.kept_bytes)
+    # A layer's most bytes are taken to be the same under each set: what a second run takes at once is in them.
+    every = sorted(unbeaten_subsets(_tree(kinds)), key=lambda one: (one.extra_ns, one.kept_bytes))
+    best = sorted(unbeaten([(*one.extra_ns, *one.kept_bytes) for one in every]))
+    found = list[tuple[str, tuple[float, ...]]]()
+    for one in (every[at] for at in best if every[at].modules):
+        names = [module.rpartition(".")[2] for module in one.modules]
+        found.append((choice_name(names, ()), tuple(map(float, one.extra_ns))))
     return tuple(found)
 
 
-def _tree(
-    modules: Iterable[Module],
-    kept_bytes: float,
-    bytes_of: Callable[[Module], tuple[float, float]],
-    ns_of: Callable[[frozenset[int]], float],
-) -> CandidateModule:
+def _tree(kinds: Sequence[KindModules]) -> CandidateModule:
     """A layer with its modules, those inside others below them; the layer itself gains nothing by running again."""
-    below: dict[str, list[Module]] = {}
-    top: list[Module] = []
-    for one in sorted(modules, key=lambda each: (-len(each.operators), each.name)):
-        around = [other for other in top if one.operators & other.operators]
+    operators: dict[str, frozenset[int]] = {}
+    for one in (module for kind in kinds for module in kind.modules):
+        operators[one.name] = operators.get(one.name, frozenset()) | one.operators
+    below: dict[str, list[str]] = {}
+    top: list[str] = []
+    for name in sorted(operators, key=lambda each: (-len(operators[each]), each)):
+        around = [other for other in top if operators[name] & operators[other]]
         home = top
         while around:
-            home = below.setdefault(around[0].name, [])
-            around = [other for other in home if one.operators & other.operators]
-        home.append(one)
+            home = below.setdefault(around[0], [])
+            around = [other for other in home if operators[name] & operators[other]]
+        home.append(name)
 
-    def node(one: Module) -> CandidateModule:
-        children = tuple(node(each) for each in below.get(one.name, ()))
-        freed, added = (round(size) for size in bytes_of(one))
-        own = max(0, freed - sum(each.kept_bytes for each in children))
-        ns = max(0, round(ns_of(one.operators)) - sum(each.forward_ns for each in children))
-        return CandidateModule(one.name, added, own, ns, children)
+    def node(name: str) -> CandidateModule:
+        children = tuple(node(each) for each in below.get(name, ()))
+        added, own, took = list[int](), list[int](), list[int]()
+        for at, kind in enumerate(kinds):
+            module = kind.named(name)
+            saved, more = (0.0, 0.0) if module is None else kind.bytes_of(module)
+            ns = 0.0 if module is None else kind.ns_of(module.operators)
+            added.append(round(more))
+            own.append(max(0, round(saved) - sum(each.kept_bytes[at] for each in children)))
+            took.append(max(0, round(ns) - sum(each.forward_ns[at] for each in children)))
+        return CandidateModule(name, tuple(added), tuple(own), tuple(took), children)
 
-    nodes = tuple(node(one) for one in top)
-    own = max(0, round(kept_bytes) - sum(each.kept_bytes for each in nodes))
-    return CandidateModule("layer", round(kept_bytes), own, 0, nodes)
+    nodes = tuple(node(name) for name in top)
+    kept = tuple(round(kind.kept_bytes) for kind in kinds)
+    own = tuple(max(0, whole - sum(each.kept_bytes[at] for each in nodes)) for at, whole in enumerate(kept))
+    return CandidateModule("layer", kept, own, (0,) * len(kinds), nodes)
 
 
-def apart(modules: Sequence[Module]) -> tuple[tuple[Module, ...], tuple[str, ...]]:
-    """Modules of which any two lie one in the other or share no operator, and why others are left out.
+def apart(modules: Mapping[str, Sequence[Module]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of modules of which any two lie one in the other or share no operator, and why others are left out.
 
     Of two that are the same the first stays; of two that share some operators, too.
+
+    Parameters
+    ----------
+    modules : mapping of str to sequence of Module
+        By name: one a kind of layer.
     """
-    found, left_out = list[Module](), list[str]()
-    for one in modules:
-        other = next((each for each in found if one.operators & each.operators and not _nested(one, each)), None)
-        if not one.operators and not one.freed:
-            left_out.append(f"{one.name}: nothing of a layer runs again")
+    operators = {name: frozenset[int]().union(*(one.operators for one in each)) for name, each in modules.items()}
+    found, left_out = list[str](), list[str]()
+    for name, each in modules.items():
+        mine = operators[name]
+        other = next((one for one in found if mine & operators[one] and not _nested(mine, operators[one])), None)
+        if all(one.is_absent for one in each):
+            left_out.append(f"{name}: nothing of a layer runs again")
         elif other is not None:
-            left_out.append(f"{one.name}: shares operators with {other.name}")
+            left_out.append(f"{name}: shares operators with {other}")
         else:
-            found.append(one)
+            found.append(name)
     return tuple(found), tuple(left_out)
 
 
-def _nested(left: Module, right: Module) -> bool:
-    return left.operators < right.operators or right.operators < left.operators
+def _nested(left: frozenset[int], right: frozenset[int]) -> bool:
+    return left < right or right < left
 
 
 def saved_bytes(

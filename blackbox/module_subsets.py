@@ -1,49 +1,53 @@
 """Modules of a layer that run again in the backward pass: the Pareto-optimal subsets, exactly.
 
 A module that runs again keeps its input alone and costs its forward pass once more; what lies in it is then settled,
-so a subset names no module inside another: a knapsack of several choices over the tree.
+so a subset names no module inside another: a knapsack of several choices over the tree. Where a model has layers of
+several kinds a subset holds for all of them, and every figure is one a kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import le
 
 from taylor.base.errors import InputError
 
 MOST_SUBSETS = 200_000
 """Subsets that may be unbeaten at once before a tree is refused; trees of one layer have some hundreds."""
+Figures = tuple[int, ...]
+"""A figure for each kind of layer."""
 
 
 @dataclass(frozen=True)
 class CandidateModule:
-    """A module of a layer, as a profile shows it.
+    """A module of a layer, as a profile shows it; a kind of layer that lacks it has zeros.
 
     Parameters
     ----------
-    input_bytes : int
+    input_bytes : tuple of int
         Of the tensors that it is given.
-    own_bytes : int
+    own_bytes : tuple of int
         Memory that it keeps for the backward pass, without that of its children.
-    own_ns : int
+    own_ns : tuple of int
         Forward time of itself, its children's left out.
     """
 
     name: str
-    input_bytes: int
-    own_bytes: int
-    own_ns: int
+    input_bytes: Figures
+    own_bytes: Figures
+    own_ns: Figures
     children: tuple[CandidateModule, ...] = ()
 
     @property
-    def kept_bytes(self) -> int:
+    def kept_bytes(self) -> Figures:
         """Memory that it and all in it keep for the backward pass."""
-        return self.own_bytes + sum(child.kept_bytes for child in self.children)
+        return _sum(self.own_bytes, *(child.kept_bytes for child in self.children))
 
     @property
-    def forward_ns(self) -> int:
+    def forward_ns(self) -> Figures:
         """Forward time of it and all in it."""
-        return self.own_ns + sum(child.forward_ns for child in self.children)
+        return _sum(self.own_ns, *(child.forward_ns for child in self.children))
 
 
 @dataclass(frozen=True, order=True)
@@ -52,28 +56,25 @@ class Subset:
 
     Parameters
     ----------
-    kept_bytes : int
+    kept_bytes : tuple of int
         Memory kept between forward and backward.
-    extra_ns : int
+    extra_ns : tuple of int
         Forward time that is run once more.
-    rerun_bytes : int
+    rerun_bytes : tuple of int
         Most that one module's second run brings back at once, beyond its input.
     modules : tuple of str
         Their names, each with those above it: ``layer.mlp.act``.
     """
 
-    kept_bytes: int
-    extra_ns: int
-    rerun_bytes: int
+    kept_bytes: Figures
+    extra_ns: Figures
+    rerun_bytes: Figures
     modules: tuple[str, ...]
 
-    def beats(self, other: Subset) -> bool:
-        """Return whether it is no worse in any of its figures (equal ones beat each other)."""
-        return (
-            self.kept_bytes <= other.kept_bytes
-            and self.extra_ns <= other.extra_ns
-            and self.rerun_bytes <= other.rerun_bytes
-        )
+    @property
+    def figures(self) -> Figures:
+        """All of them, one after another."""
+        return (*self.kept_bytes, *self.extra_ns, *self.rerun_bytes)
 
 
 def unbeaten_subsets(layer: CandidateModule) -> tuple[Subset, ...]:
@@ -91,9 +92,11 @@ def unbeaten_subsets(layer: CandidateModule) -> tuple[Subset, ...]:
 
 def _subsets(module: CandidateModule, above: str) -> list[Subset]:
     name = f"{above}{module.name}"
-    if min(module.input_bytes, module.own_bytes, module.own_ns) < 0:
-        raise InputError("must be at least 0", field=name, value=(module.input_bytes, module.own_bytes, module.own_ns))
-    found = [Subset(module.own_bytes, 0, 0, ())]
+    given = (*module.input_bytes, *module.own_bytes, *module.own_ns)
+    if min(given) < 0:
+        raise InputError("must be at least 0", field=name, value=given)
+    none = (0,) * len(module.own_bytes)
+    found = [Subset(module.own_bytes, none, none, ())]
     for child in module.children:
         mine = _subsets(child, f"{name}.")
         if len(found) * len(mine) > 50 * MOST_SUBSETS:
@@ -105,24 +108,29 @@ def _subsets(module: CandidateModule, above: str) -> list[Subset]:
     return _unbeaten([*found, whole])
 
 
+def _sum(*each: Figures) -> Figures:
+    return tuple(map(sum, zip(*each, strict=True)))
+
+
 def _both(left: Subset, right: Subset) -> Subset:
     return Subset(
-        left.kept_bytes + right.kept_bytes,
-        left.extra_ns + right.extra_ns,
-        max(left.rerun_bytes, right.rerun_bytes),
+        _sum(left.kept_bytes, right.kept_bytes),
+        _sum(left.extra_ns, right.extra_ns),
+        tuple(map(max, left.rerun_bytes, right.rerun_bytes)),
         left.modules + right.modules,
     )
 
 
-def _unbeaten(subsets: Iterable[Subset]) -> list[Subset]:
-    """Those that no other one beats: in the order of what they keep, a stair of time and of the second run."""
-    found: list[Subset] = []
-    stair: list[Subset] = []
-    for one in sorted(subsets):
-        if any(other.beats(one) for other in stair):
-            continue
-        # All later ones keep at least as much: of the earlier only time and second run still matter.
-        stair = [other for other in stair if other.extra_ns < one.extra_ns or other.rerun_bytes < one.rerun_bytes]
-        stair.append(one)
-        found.append(one)
+def unbeaten(rows: Sequence[Sequence[float]]) -> list[int]:
+    """Places of the rows that no other row is at most as large as in every figure; of equal ones the first."""
+    found: list[int] = []
+    for at in sorted(range(len(rows)), key=lambda one: tuple(rows[one])):
+        # None that stands behind in this order is at most as large.
+        if not any(all(map(le, rows[other], rows[at])) for other in found):
+            found.append(at)
     return found
+
+
+def _unbeaten(subsets: Iterable[Subset]) -> list[Subset]:
+    every = sorted(subsets)
+    return [every[at] for at in unbeaten([one.figures for one in every])]

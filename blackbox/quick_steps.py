@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.blackbox.stage_problem import alive_chunks
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
-from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 
 MOST_GROWTH = 3
 """Layers that the last chunk of a stage may have beyond equal ones, and the first one lack."""
 
 
 @dataclass(frozen=True)
-class _Mean:
-    """A layer of all kinds' mean: forward pass, both passes, states, and what it keeps of a micro-batch."""
+class _Layer:
+    """A layer of a kind: forward pass, both passes, states, and what it keeps of a micro-batch."""
 
     forward: float
     both: float
@@ -28,17 +28,62 @@ class _Mean:
     thrifty: float
 
     @classmethod
-    def of(cls, problem: PipelineProblem, choice: str = NONE) -> _Mean:
-        weights = [kind.count for kind in problem.kinds]
+    def of(cls, kind: LayerKind, problem: PipelineProblem, choice: str) -> _Layer:
+        more = 0.0 if choice == NONE else kind.choices[choice].backward
+        both = kind.forward * (1 + problem.backward_ratio) + more
+        return cls(kind.forward, both, kind.layer_mib, kind.activation_mib[choice], kind.activation_mib[FULL])
 
-        def mean(values: Sequence[float]) -> float:
-            return float(np.average(values, weights=weights))
 
-        forward = mean([kind.forward for kind in problem.kinds])
-        kept, thrifty = (mean([kind.activation_mib[mode] for kind in problem.kinds]) for mode in (choice, FULL))
-        more = 0.0 if choice == NONE else mean([kind.choices[choice].backward for kind in problem.kinds])
-        state = mean([kind.layer_mib for kind in problem.kinds])
-        return cls(forward, forward * (1 + problem.backward_ratio) + more, state, kept, thrifty)
+@dataclass(frozen=True)
+class _Model:
+    """Layers of one kind, behind `count` of another one in front, which all stand in the first chunk."""
+
+    usual: _Layer
+    front: _Layer
+    count: int = 0
+
+    @classmethod
+    def of(cls, problem: PipelineProblem, choice: str) -> _Model:
+        front, usual = (_Layer.of(problem.kinds[at], problem, choice) for at in (0, -1))
+        return cls(usual, front, problem.kinds[0].count if len(problem.kinds) > 1 else 0)
+
+    def lightest(self) -> _Model:
+        """The same, each layer as light as the lighter kind."""
+        usual, front = self.usual, self.front
+        least = {name: min(getattr(usual, name), getattr(front, name)) for name in ("state", "kept", "thrifty")}
+        return replace(self, usual=replace(usual, **least), front=replace(front, **least))
+
+    def total(self, layers: int) -> float:
+        """Both passes of all layers."""
+        return self.usual.both * (layers - self.count) + self.front.both * self.count
+
+    def stage(
+        self, sizes: NDArray[np.int64], number: int, *, first: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Work of a micro-batch, states [numbers of layers], and what chunks keep [numbers of layers, chunks].
+
+        Parameters
+        ----------
+        sizes : int [numbers of layers, chunks]
+            Layers of the chunks of a stage.
+        number : int
+            The first layers of each chunk that run again whole.
+        first : bool
+            The stage is the first one.
+        """
+        front = np.zeros_like(sizes)
+        if first:
+            front[:, 0] = np.minimum(sizes[:, 0], self.count)
+        again = np.minimum(sizes, number)
+        work, states, kept = np.zeros(len(sizes)), np.zeros(len(sizes)), np.zeros(sizes.shape)
+        for layer, layers, rerun in (
+            (self.front, front, np.minimum(front, again)),
+            (self.usual, sizes - front, again - np.minimum(front, again)),
+        ):
+            work += layers.sum(axis=1) * layer.both + rerun.sum(axis=1) * layer.forward
+            states += layers.sum(axis=1) * layer.state
+            kept += layers * layer.kept - rerun * (layer.kept - layer.thrifty)
+        return work, states, kept
 
 
 @dataclass(frozen=True)
@@ -62,17 +107,21 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
     Stages take layer after layer, the one first whose work stays least, and rerun as few as their memory requires (or
     as many in every chunk as the launcher's files can say, whichever number is best). A step is the longest stage's
     work for all micro-batches and the others' once. The chunks of a stage are equally long or grow evenly from first to
-    last, for most micro-batches are alive in the first; they follow each other without a pause. Layers of several kinds
-    count as their mean. Where layers have choices by module, all of them are under one, and none runs again whole.
+    last, for most micro-batches are alive in the first; they follow each other without a pause. Where layers have
+    choices by module, all of them are under one, and none runs again whole.
+
+    Layers of another kind in front are taken to stand in the first chunk. Where nothing fits so, they may stand
+    elsewhere: there is a step, without a plan, where layers all as light as the lighter kind would fit.
     """
-    found = _quick(problem, _Mean.of(problem), _numbers_again(problem), NONE)
-    for choice in problem.choices:
-        other = _quick(problem, _Mean.of(problem, choice), [0], choice)
-        found = other if other.ms < found.ms else found
-    return found
+    ways = [(NONE, _numbers_again(problem)), *((choice, [0]) for choice in problem.choices)]
+    models = [(choice, numbers, _Model.of(problem, choice)) for choice, numbers in ways]
+    found = min((_quick(problem, model, numbers, choice) for choice, numbers, model in models), key=lambda one: one.ms)
+    if math.isfinite(found.ms) or len(problem.kinds) < 2:
+        return found
+    return QuickStep(min(_quick(problem, model.lightest(), numbers, choice).ms for choice, numbers, model in models))
 
 
-def _quick(problem: PipelineProblem, mean: _Mean, numbers: Sequence[int], choice: str) -> QuickStep:
+def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choice: str) -> QuickStep:
     """As `quick_step`, with layers under a choice but for those that run again whole."""
     stages, chunks = problem.stages, problem.interleaves
     first = chunks * problem.min_layers
@@ -86,22 +135,24 @@ def _quick(problem: PipelineProblem, mean: _Mean, numbers: Sequence[int], choice
     ends = np.zeros(stages)
     ends[0] += problem.embedding_forward * (1 + problem.backward_ratio)
     ends[-1] += problem.head_forward * (1 + problem.backward_ratio)
-    plain = np.where(counts <= np.array(most), counts * mean.both + ends, math.inf)
-    least = float(ends.sum()) + mean.both * problem.layers
+    enough = counts <= np.array(most)
+    least = float(ends.sum()) + model.total(problem.layers)
+    shortest = min(model.usual.forward, model.front.forward)
     further = problem.layers - stages * first
-    free = _Tried(plain.shape)
+    free = _Tried(enough.shape)
     best, found = math.inf, None
     for number in numbers:
-        if problem.micro_batches * (least + mean.forward * min(number * chunks, problem.layers)) / stages >= best:
+        if problem.micro_batches * (least + shortest * min(number * chunks, problem.layers)) / stages >= best:
             break
         # Where every stage has a number of its own, it takes the least that does.
-        tried = _Tried(plain.shape) if problem.uniform_recompute else free
+        tried = _Tried(enough.shape) if problem.uniform_recompute else free
         for at, sizes in enumerate(shapes):
-            again = np.minimum(sizes, number)
-            kept = sizes * mean.kept - again * (mean.kept - mean.thrifty)
-            used = counts * mean.state + np.stack([(kept @ each.T).max(axis=1) for each in alive], axis=1)
-            work = np.where(used <= free_mib, plain + again.sum(axis=1, keepdims=True) * mean.forward, math.inf)
-            tried.take(work, at, number)
+            each = [model.stage(sizes, number, first=front) for front in (True, False)]
+            of = [each[stage > 0] for stage in range(stages)]
+            kept = [(mine @ held.T).max(axis=1) for (_, _, mine), held in zip(of, alive, strict=True)]
+            used = np.stack([states + held for (_, states, _), held in zip(of, kept, strict=True)], axis=1)
+            work = np.stack([mine for mine, _, _ in of], axis=1) + ends
+            tried.take(np.where(enough & (used <= free_mib), work, math.inf), at, number)
         step, taken = _even_step(tried.work, further, problem)
         if step < best:
             every = np.arange(stages)

@@ -6,7 +6,7 @@ Stages run 1F1B, with several chunks each in Megatron's interleaved order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,6 +36,14 @@ STEADY_ROUNDS = 4
 
 
 @dataclass(frozen=True)
+class AgainTimes:
+    """A choice by module, and the ms that it adds to the backward pass of a layer of each kind."""
+
+    name: str
+    ms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class BlockTimes:
     """Times of one micro-batch on one rank, ms.
 
@@ -51,8 +59,8 @@ class BlockTimes:
         After the last micro-batch of each stage: gradients are summed, weights updated.
     dense : (float, float)
         Forward and backward pass of a dense layer, where such stand in front of others.
-    again : tuple of (str, float)
-        Choices by module, and the time of a layer's backward pass that each adds.
+    again : tuple of AgainTimes
+        Choices by module.
     """
 
     embedding: float
@@ -62,7 +70,7 @@ class BlockTimes:
     transfer: float = 0.0
     update: tuple[float, ...] = ()
     dense: tuple[float, float] = (0.0, 0.0)
-    again: tuple[tuple[str, float], ...] = ()
+    again: tuple[AgainTimes, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -129,7 +137,7 @@ def stage_problem(
         raise InputError("must be > 0", field="time of a layer", value=times.layer, cure="measure a small run")
     margin, laws = laws.margin, laws.largest  # What the solver lets through stays below the upper limit.
     counts = layer_counts(run)
-    named = tuple(name for name, _ in times.again)
+    named = tuple(one.name for one in times.again)
     ways: tuple[Again, ...] = (False, True, *named)
     layers = [(name, again) for name in counts for again in ways]
     blocks: list[tuple[str, Again]] = [(EMBEDDING, False), *layers, (HEAD, False)]
@@ -162,7 +170,6 @@ def stage_problem(
         most = max(0, min(run.layers, int((budget - used) / each))) if each else run.layers
         most_layers |= {(chunk, stage): most for chunk in range(run.vpp)}
     modes: list[tuple[str, Again]] = [(NONE, False), (FULL, True), *((one, one) for one in named)]
-    by_module = {name: LayerChoice(backward=extra / times.layer) for name, extra in times.again}
     kinds = tuple(
         LayerKind(
             name,
@@ -170,7 +177,7 @@ def stage_problem(
             times.dense_forward / times.layer if name == DENSE else 1.0,
             states[name, False] / MIB,
             {mode: kept[name, again] / MIB for mode, again in modes},
-            choices=by_module,
+            choices={one.name: LayerChoice(backward=one.ms[name] / times.layer) for one in times.again},
         )
         for name, count in counts.items()
     )

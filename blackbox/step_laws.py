@@ -31,12 +31,22 @@ from taylor.blackbox.group_laws import (
 )
 from taylor.blackbox.host_pace import host_pace
 from taylor.blackbox.memory_laws import MemoryLaws
-from taylor.blackbox.module_runs import Again, Module, choices
+from taylor.blackbox.module_runs import Again, KindModules, Module, choices
 from taylor.blackbox.operator_speed import Estimate, OperatorSpeeds
 from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.rejection import ROBUST
-from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, BlockTimes, even_stages, layer_names
+from taylor.blackbox.stage_problem import (
+    DENSE,
+    EMBEDDING,
+    HEAD,
+    LAYER,
+    AgainTimes,
+    BlockTimes,
+    even_stages,
+    layer_counts,
+    layer_names,
+)
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.small_run import RunSetting
 
@@ -48,6 +58,8 @@ only waits for the other shares the jitter of its start, a few percent."""
 MOSTLY = 0.9
 """Fraction of a collective's time beside an earlier one from which on it counts as wholly beside it: of a receive, its
 send. What of it sticks out for less is noise of their starts."""
+FORWARD_OF = {DENSE: PassPart.DENSE, LAYER: PassPart.FORWARD}
+"""The forward pass of each kind of layer, in the order of the model."""
 Blocks = Sequence[tuple[str, Again]]
 
 
@@ -133,7 +145,7 @@ class StepLaws:
         self.gradients = runs[0].gradients
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
-        self.modules: tuple[Module, ...] = ()
+        self.modules: Mapping[str, tuple[Module, ...]] = {}
         self._known: dict[tuple[PassPart, RunSetting], Time] = {}
         self._block_times: dict[RunSetting, BlockTimes] = {}
 
@@ -143,10 +155,11 @@ class StepLaws:
         found.speeds, found._known, found._block_times = speeds, {}, {}
         return found
 
-    def with_modules(self, modules: Sequence[Module], memory: MemoryLaws) -> StepLaws:
-        """The same laws with modules of a layer that may run again alone, which the memory laws know too."""
+    def with_modules(self, memory: MemoryLaws) -> StepLaws:
+        """The same laws with modules that may run again alone in each kind of layer, which the memory laws know."""
         found = copy(self)
-        found.modules, found.memory, found._block_times = tuple(modules), memory, {}
+        found.modules = {kind: tuple(each.values()) for kind, each in memory.modules.items()}
+        found.memory, found._block_times = memory, {}
         return found
 
     # What was found ---------------------------------------------------------------------------------------------
@@ -292,20 +305,29 @@ class StepLaws:
         parts = (PassPart.FORWARD, PassPart.BACKWARD)
         return min(self._timed_part(part, run, overlapped).ns / self.part(part, run).ns for part in parts)
 
-    def _layer_choices(self, run: RunSetting) -> tuple[tuple[str, float], ...]:
-        """Choices by module that are worth having in a run, and the time that a layer takes again under each, ms."""
-        kept, _ = self.memory.micro_batch(run, (LAYER, False))
-        found = choices(
-            self.modules,
-            kept,
-            lambda one: self.memory.saved_bytes(run, LAYER, [one]),
-            lambda operators: self._timed_part(PassPart.FORWARD, run, only=operators).ns,
+    def _layer_choices(self, run: RunSetting) -> tuple[AgainTimes, ...]:
+        """Choices by module that are worth having in a run."""
+        if not self.modules:
+            return ()
+        kinds = list(layer_counts(run))
+        found = choices([self._kind_modules(run, kind) for kind in kinds])
+        return tuple(
+            AgainTimes(name, {kind: each * NS for kind, each in zip(kinds, ns, strict=True)}) for name, ns in found
         )
-        return tuple((name, ns * NS) for name, ns in found)
 
-    def forward_operators(self) -> list[int]:
-        """Places of the operators of a layer's forward pass among all."""
-        return [at for at, part in enumerate(self.parts) if part is PassPart.FORWARD]
+    def _kind_modules(self, run: RunSetting, kind: str) -> KindModules:
+        """The modules of a kind of layer, with what they cost in a run."""
+        return KindModules(
+            self.modules[kind],
+            self.memory.micro_batch(run, (kind, False))[0],
+            lambda one: self.memory.saved_bytes(run, kind, [one]),
+            lambda operators: self._timed_part(FORWARD_OF[kind], run, only=operators).ns,
+        )
+
+    def forward_operators(self) -> dict[str, list[int]]:
+        """By kind of layer: places of the operators of its forward pass among all."""
+        found = {kind: [at for at, one in enumerate(self.parts) if one is part] for kind, part in FORWARD_OF.items()}
+        return {kind: places for kind, places in found.items() if places}
 
     def _timed_part(
         self,
@@ -425,10 +447,8 @@ class StepLaws:
         """Time after the last micro-batch of every stage, ms."""
         return self._tails_ms(run, stages, self.block_times(run).again)
 
-    def _tails_ms(
-        self, run: RunSetting, stages: Sequence[Blocks], again: Sequence[tuple[str, float]]
-    ) -> tuple[float, ...]:
-        """The same, where each choice by module adds its ms to a layer's backward pass."""
+    def _tails_ms(self, run: RunSetting, stages: Sequence[Blocks], again: Sequence[AgainTimes]) -> tuple[float, ...]:
+        """The same, where each choice by module adds its time to a layer's backward pass."""
         once: dict[tuple[str, Again], float] = {}
         for name, first, second in (
             (LAYER, PassPart.FORWARD, PassPart.BACKWARD),
@@ -436,7 +456,7 @@ class StepLaws:
         ):
             alone, both = self.part(first, run).ns, self.part(second, run).ns
             once |= {(name, False): both - alone, (name, True): both}
-        once |= {(LAYER, name): once[LAYER, False] + ms / NS for name, ms in again}
+        once |= {(kind, one.name): once[kind, False] + ms / NS for one in again for kind, ms in one.ms.items()}
         return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
     def relative_error(self, run: RunSetting) -> float:

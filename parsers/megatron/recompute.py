@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from taylor.cost_model.choices.module_choices import ModuleWords, words_of
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP
+from taylor.parsers.megatron.kinds import has_experts
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.swap import SWAPPING, is_block, is_swap, moves_attention, swap_choices, swap_flags
@@ -89,13 +90,14 @@ def stated_modules(flags: Flags) -> tuple[str, ...]:
 
     Megatron-LM core_v0.12.1 megatron/core/transformer/transformer_config.py:728-744, d98e8a64 :1964-2000 (which also
     takes shared experts unless their exchange is overlapped); a release that takes fewer ends the small run of one.
+    ``mlp`` is of dense layers alone (d98e8a64 megatron/core/transformer/transformer_layer.py:537-539).
     """
     experts = flags.integer("num-experts", default=1) > 1
     there = {
         "core_attn": True,
         "layernorm": True,
         "mla_up_proj": flags.has("multi-latent-attention"),
-        "mlp": not experts,
+        "mlp": not experts or not all(has_experts(flags)),
         "moe": experts and not flags.has(EXPERT_OVERLAP, *EXCHANGE_OVERLAPS),
         "moe_act": experts and flags.has("moe-grouped-gemm"),
         "shared_experts": flags.has("moe-shared-expert-intermediate-size")

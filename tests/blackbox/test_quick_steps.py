@@ -36,3 +36,37 @@ def test_its_plan_holds_and_is_near_the_exact_solvers_step(seed, chunks):
     else:
         assert not check(problem, quick.plan)
         assert 0.97 * solution.objective <= quick.ms <= solution.objective / AHEAD
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
+def test_layers_of_another_kind_in_front_count_with_their_own_memory(seed, chunks):
+    draw = random.Random(seed)
+    layers, stages, dense = draw.randint(12, 16), draw.choice((2, 3)), draw.randint(1, 2)
+    light, heavy = (("dense", dense, 0.5, 20.0, 8.0), ("layer", layers - dense, 1.0, 100.0, 40.0))
+    kinds = tuple(
+        LayerKind(name, count, forward, state, {"none": kept, "full": 1.0})
+        for name, count, forward, state, kept in (light, heavy)
+    )
+    # As much as an even division takes whose first stage has all the light layers, and no more.
+    each = -(-layers // stages)
+    fronts = [(each - dense) * 100.0 + dense * 20.0 + 80.0, *[each * 100.0 + 80.0] * (stages - 1)]
+    problem = PipelineProblem(
+        stages, chunks, 8 * stages, kinds, (0.0,) * stages, tuple(fronts), schedule=schedule_of(chunks)
+    )
+    quick, solution = quick_step(problem), solve(problem, SolveOptions(time_limit=10, gap=1e-3))
+    assert quick.plan is not None and not check(problem, quick.plan)
+    assert 0.97 * solution.objective <= quick.ms <= solution.objective / 0.9
+
+
+def test_a_division_whose_light_layers_reach_the_second_stage_is_not_ruled_out():
+    kinds = tuple(
+        LayerKind(name, count, 1.0, state, {"none": 1.0, "full": 1.0})
+        for name, count, state in (("dense", 5, 1.0), ("layer", 1, 50.0))
+    )
+    # Three layers and two micro-batches of them on the first stage, three and one on the second.
+    problem = PipelineProblem(2, 1, 2, kinds, (0.0, 0.0), (9.0, 55.0))
+    quick = quick_step(problem)
+    assert quick.plan is None and quick.ms < float("inf")
+    assert solve(problem, SolveOptions(time_limit=10)).plan is not None
+    assert quick_step(problem.replace(limit_mib=(6.0, 6.0))).ms == float("inf")

@@ -212,7 +212,7 @@ def tune(options: TuneOptions) -> Tuned:
         raise InputError("has as many ranks as there are cards available", field="--full_size", value=ranks, cure=cure)
     _refuse_unverified(options)
     _note_little(machines, options)
-    modules = _modules(launcher, sizes, options)
+    modules = _modules(launcher, options)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens, modules)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
     several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
@@ -301,18 +301,16 @@ def _refuse_unknown(options: TuneOptions, there: Sequence[Switch]) -> None:
         raise InputError("names none that the file has", field="--switches", value=", ".join(unknown), cure=cure)
 
 
-def _modules(launcher: Launcher, sizes: JobSizes, options: TuneOptions) -> tuple[str, ...]:
+def _modules(launcher: Launcher, options: TuneOptions) -> tuple[str, ...]:
     """Modules whose recompute is searched, where it is asked for."""
     if MODULES not in options.searched:
         return ()
-    reason = "this file states no recompute by module"
-    if sizes.least_dense:
-        reason = "recompute by module is not searched where dense layers stand in front of others"
-    elif modules := launcher.recompute_modules(options.script):
+    if modules := launcher.recompute_modules(options.script):
         return modules
     degrees = [one for one in options.searched if one != MODULES] or SEARCHABLE
     cure = "search degrees alone: " + ",".join(degrees)
-    raise InputError(f"cannot have {MODULES}: {reason}", field="--search", value=MODULES, cure=cure)
+    reason = f"cannot have {MODULES}: this file states no recompute by module"
+    raise InputError(reason, field="--search", value=MODULES, cure=cure)
 
 
 def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:

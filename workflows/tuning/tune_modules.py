@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws
 from taylor.blackbox.module_runs import Module, apart, freed_tensors, kept_tensors, repeated_operators
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.stage_problem import LAYER
 from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import module_memory
 from taylor.cost_model.choices.module_choices import choice_name
 
 
-@dataclass(frozen=True)
-class FoundModules:
-    """Modules, and the memory laws that know them; their runs' peaks are among those that its margin covers."""
-
-    modules: tuple[Module, ...]
-    memory: MemoryLaws
-
-
 def read_modules(
     runs: Mapping[tuple[str, ...], RecordedRun], single: Sequence[RecordedRun], steps: StepLaws
-) -> tuple[FoundModules | None, tuple[str, ...]]:
-    """Modules that small runs show, and why others are left out.
+) -> tuple[MemoryLaws | None, tuple[str, ...]]:
+    """Memory laws with the modules that small runs show, and why others are left out.
+
+    The runs' own peaks are among those that the margin of these laws covers.
 
     Parameters
     ----------
@@ -45,28 +38,43 @@ def read_modules(
         return None, ("the run of the same degrees in which whole layers run again left no profile",)
     if len(runs) == 1:
         return None, ("no run in which a module runs again left a profile",)
-    base, forward = single[number], steps.memory.runs[number].forward[LAYER]
-    found, left_out = list[Module](), list[str]()
-    kept = kept_tensors(forward, base, plain)
-    for set_of_one, run in runs.items():
-        if not set_of_one:
-            continue
-        (name,) = set_of_one
+    shown, left_out = dict[str, dict[str, Module]](), list[str]()
+    for (name,), run in ((names, run) for names, run in runs.items() if names):
         try:
-            again = repeated_operators(steps.operators, steps.forward_operators(), number, base, run)
+            shown[name] = _kinds_of(name, run, plain, single[number], number, steps)
         except InputError as error:
             left_out.append(f"{name}: its run {error}")
-            continue
-        mine = kept_tensors(forward, base, run)
-        names = steps.memory.blocks[LAYER].tensors
-        order = sorted(again)
-        last = max((at for at, one in enumerate(order) if number in steps.operators[one].places), default=0)
-        operators = tuple(steps.operators[one] for one in order)
-        found.append(Module(name, again, freed_tensors(kept, mine, names), mine - kept, operators, last))
-    modules, alike = apart(found)
-    known = {one.name: one for one in modules}
+    names, alike = apart({name: tuple(each.values()) for name, each in shown.items()})
+    kinds = list(steps.forward_operators())
+    modules = {kind: {name: shown[name][kind] for name in names if not shown[name][kind].is_absent} for kind in kinds}
     # The runs' own peaks count in the margin, of those modules that are searched.
     peaks = [module_memory(plain, False)]
-    peaks += [module_memory(run, choice_name(names, ())) for names, run in runs.items() if names and names[0] in known]
-    memory = replace(steps.memory, modules=known, runs=(*steps.memory.runs, *peaks), _known={})
-    return FoundModules(modules, memory), (*left_out, *alike)
+    peaks += [module_memory(runs[name,], choice_name((name,), ())) for name in names]
+    memory = replace(steps.memory, modules=modules, runs=(*steps.memory.runs, *peaks), _known={})
+    return memory, (*left_out, *alike)
+
+
+def _kinds_of(
+    name: str, run: RecordedRun, plain: RecordedRun, base: RecordedRun, number: int, steps: StepLaws
+) -> dict[str, Module]:
+    """A module in each kind of layer, as its run shows it beside one in which nothing runs again.
+
+    Raises
+    ------
+    InputError
+        When the run differs from the base in more than what it repeats.
+    """
+    forward = steps.forward_operators()
+    again = repeated_operators(steps.operators, forward, number, base, run)
+    places = {kind: steps.memory.runs[number].forward[kind] for kind in forward}
+    every = [each for kind in forward for each in places[kind]]
+    kept, mine = kept_tensors(every, base, plain), kept_tensors(every, base, run)
+    found = dict[str, Module]()
+    for kind, operators in again.items():
+        order = sorted(operators)
+        last = max((at for at, one in enumerate(order) if number in steps.operators[one].places), default=0)
+        own = {each for _, each in places[kind]}
+        freed = freed_tensors(kept & own, mine & own, steps.memory.blocks[kind].tensors)
+        lawful = tuple(steps.operators[one] for one in order)
+        found[kind] = Module(name, operators, freed, (mine - kept) & own, lawful, last)
+    return found

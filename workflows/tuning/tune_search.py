@@ -226,8 +226,8 @@ class TunedLaws:
         for reason in left_out:
             log.warning("recompute of a module is not searched: %s", reason)
         if found is not None:
-            self.memory = found.memory
-            self.steps = self.steps.with_modules(found.modules, found.memory)
+            self.memory = found
+            self.steps = self.steps.with_modules(found)
 
     def _read(self, run: ShownRun) -> RecordedRun:
         fill_base(self.base, [run.folder], self.options.origin)

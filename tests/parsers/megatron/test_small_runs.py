@@ -235,6 +235,8 @@ def test_modules_are_those_of_the_network_and_of_megatrons_rules() -> None:
         ({}, {"core_attn", "layernorm", "mlp"}),
         ({"multi-latent-attention": True}, {"core_attn", "layernorm", "mla_up_proj", "mlp"}),
         (routed, {"core_attn", "layernorm", "moe"}),
+        ({**routed, "first-k-dense-replace": 1}, {"core_attn", "layernorm", "moe", "mlp"}),
+        ({**routed, "moe-layer-freq": "'([0]*2+[1]*6)'"}, {"core_attn", "layernorm", "moe", "mlp"}),
         ({**routed, "moe-grouped-gemm": True}, {"core_attn", "layernorm", "moe", "moe_act"}),
         ({**routed, "overlap-moe-expert-parallel-comm": True}, {"core_attn", "layernorm"}),
         (
