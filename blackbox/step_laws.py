@@ -34,7 +34,7 @@ from taylor.blackbox.memory_laws import MemoryLaws
 from taylor.blackbox.module_runs import Again, KindModules, Module, choices
 from taylor.blackbox.operator_speed import Estimate, OperatorSpeeds
 from taylor.blackbox.passes import PassPart, all_parts
-from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.recorded import SAME_BYTES, RecordedRun
 from taylor.blackbox.rejection import ROBUST
 from taylor.blackbox.stage_problem import (
     DENSE,
@@ -48,6 +48,7 @@ from taylor.blackbox.stage_problem import (
     layer_names,
 )
 from taylor.parsers.profiles.operators import Operator, OperatorSample
+from taylor.parsers.profiles.transfers import Transfer
 from taylor.parsers.small_run import RunSetting
 
 NS = 1e-6
@@ -232,12 +233,9 @@ class StepLaws:
                 transfer = run.transfers[sample.name]
                 found.append(_timed(sample, GROUPS[placed.law.group](run.setting), transfer.bytes, transfer.ns))
         for run in neighbours:
-            for sample in run.samples:
-                kind = kind_of(sample.operator.type)
-                sent = run.transfers.get(sample.name)
-                if kind == TRANSFER and sent is not None and "send" in sample.operator.type.lower():
-                    apart = (2, run.setting.ranks // run.setting.pp)
-                    found.append(_timed(sample, apart, sent.bytes, sent.ns))
+            apart = (2, run.setting.ranks // run.setting.pp)
+            hand_over = round(self.memory.micro_batch(run.setting, (LAYER, True))[0])
+            found += [_timed(sample, apart, sent.bytes, sent.ns) for sample, sent in _to_next_stage(run, hand_over)]
         return found
 
     def _fitted_update(self, runs: Sequence[RecordedRun]) -> tuple[float, float, float]:
@@ -488,6 +486,21 @@ class StepLaws:
 
 def _small_blocks(run: RunSetting) -> Blocks:
     return [(EMBEDDING, False), *((name, True) for name in layer_names(run)), (HEAD, False)]
+
+
+def _to_next_stage(run: RecordedRun, hand_over: int) -> list[tuple[OperatorSample, Transfer]]:
+    """A run's sends to the next stage: those of the group whose every send has the bytes that a layer hands on.
+
+    Ring attention sends too, to ranks nearby; where it sends as much, it sends more often.
+    """
+    groups = defaultdict[str, list[tuple[OperatorSample, Transfer]]](list)
+    for sample in run.samples:
+        sent = run.transfers.get(sample.name)
+        if sent is not None and kind_of(sample.operator.type) == TRANSFER and "send" in sample.operator.type.lower():
+            groups[sent.group].append((sample, sent))
+    alike = [each for each in groups.values() if all(abs(sent.bytes - hand_over) <= hand_over * SAME_BYTES
+                                                     for _, sent in each)]  # fmt: skip
+    return min(alike or groups.values(), key=len, default=[])
 
 
 def _timed(sample: OperatorSample, group: tuple[int, int], sent: int, ns: float) -> tuple[Collective, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from taylor.base.errors import EXIT_NO_SOLUTION, EXIT_OUTSIDE_PROGRAM, InputError
 from taylor.command_lines import tune as command
 from taylor.command_lines.tune import _exit_code
+from tests.conftest import ROOT
 
 
 def tuned(*ended: str | None, best: tuple[Any, ...] | None = None, why: str = "") -> Any:
@@ -64,7 +66,11 @@ def test_recompute_by_module_has_runs_of_its_own_and_a_misspelled_dimension_is_n
         command.run(["train.sh", "--dry", "--search", "tp,module"])
     dense = "--num-experts 8 --first-k-dense-replace 1"
     Path("dense.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags} {dense}\n")
-    with pytest.raises(InputError, match="dense layers stand in front of others.*search degrees alone: tp,pp"):
-        command.run(["dense.sh", "--dry", "--search", "tp,pp,modules"])
-    with pytest.raises(InputError, match="search degrees alone: tp,cp,ep,pp,vpp,mbs"):
-        command.run(["dense.sh", "--dry", "--search", "modules"])
+    assert command.run(["dense.sh", "--dry", "--search", "tp,pp,modules"]) is None
+    printed = capsys.readouterr().out
+    # Dense layers in front have the whole MLP, the others their experts.
+    assert all(f"  {name} " in printed for name in ("again_core_attn", "again_mlp", "again_moe"))
+    assert "--first-k-dense-replace 1" in Path("tune/again_mlp/dense.sh").read_text()
+    shutil.copy(ROOT / "config/pretrain_deepseek3_128p.yaml", "train.yaml")
+    with pytest.raises(InputError, match="this file states no recompute by module.*search degrees alone: tp,pp"):
+        command.run(["train.yaml", "--nnodes", "2", "--nproc-per-node", "8", "--dry", "--search", "tp,pp,modules"])
