@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-table reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -95,6 +95,10 @@ gate: $(STAMP)
 # What must never go wrong, where its code has changed: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)
 	$(BIN)/python -m benchmarks.reliability
+
+# The whole table at this commit, in samples that are sized for 90 minutes on two cores.
+reliability-table: $(STAMP)
+	$(BIN)/python -m benchmarks.reliability --table
 
 # The same in samples, for 15 minutes: what was measured longest ago first.
 reliability-nightly: $(STAMP)

@@ -1,12 +1,13 @@
 """Run the campaign and write its table into docs/reliability.md.
 
-    python -m benchmarks.reliability [--parts solver,inputs] [--nightly] [--processes 2] [--fresh] [--share 0.01]
+    python -m benchmarks.reliability [--parts solver,inputs] [--table | --nightly] [--fresh] [--share 0.01]
 
 A part is measured when a file that it rests on has changed since its last full measurement (`closure`); the others keep
-their rows. `docs/reliability.json` is the record: every row with its commit. `--nightly` measures samples for at most
-`--minutes`: of the parts whose code has changed since they were last measured at all, those measured longest ago first;
-what the time does not reach is first the next night. Every portion's result is kept under output/reliability, so that a
-killed campaign goes on where it was. With a share below 1 the table is printed and nothing is kept.
+their rows. `docs/reliability.json` is the record: every row with its commit. `--table` measures every part at this
+commit, in samples that are sized for 90 minutes on two cores (`Part.table`). `--nightly` measures smaller ones for 15
+minutes: of the parts whose code has changed since they were last measured at all, those measured longest ago first.
+What the time does not reach is named below the table. Every portion's result is kept under output/reliability, so that
+a killed campaign goes on where it was. With a share below 1 the table is printed and nothing is kept.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.reliability.campaign import ROOT, Figure, Part, code_digest, com
 from benchmarks.reliability.record import (
     FULL,
     NIGHTLY,
+    TABLE,
     Measured,
     Record,
     nightly_order,
@@ -50,8 +52,12 @@ PARTS = (
 PAGE = ROOT / "docs" / "reliability.md"
 LEGEND = (
     "*Commit*: the one at which the row was measured; `*`: a file that the row rests on has changed since. *Size*: the "
-    "whole figure, or the fraction of it that a night measures."
+    "whole figure, or the fraction of it that was measured."
 )
+MINUTES = {TABLE: 90.0, NIGHTLY: 15.0}
+"""Time that the samples of each form may take together."""
+LONGEST = ("mutation", "coverage")
+"""Parts that a table measures last, so that they cost no other part its row."""
 BEGIN, END = "<!-- table: written by make reliability -->", "<!-- end of the table -->"
 
 
@@ -101,7 +107,7 @@ class Run:
         log.info("%s (%s)", name, form)
         began = time.monotonic()
         part, code = self.parts[name], code_digest(self.parts[name].sources)
-        folder = self.folder if form == FULL else self.folder / NIGHTLY
+        folder = self.folder if form == FULL else self.folder / form
         try:
             found = run_part(part, folder, share=share, processes=self.processes, fresh=self.fresh)
             figures = tuple(found)
@@ -129,20 +135,40 @@ class Run:
 
     def nightly(self, minutes: float) -> list[Measured]:
         """Measure samples of what has changed, the longest ago first, as far as the time goes."""
+        codes = {name: self.codes[name] for name in self.names if self.parts[name].nightly}
+        shares = {name: self.parts[name].nightly for name in nightly_order(read_record(), codes)}
+        return self._sampled(NIGHTLY, shares, minutes, {})
+
+    def table(self, minutes: float) -> list[Measured]:
+        """Measure a sample of every part at this commit, as far as the time goes."""
+        ordered = sorted(self.names, key=lambda name: name in LONGEST)
+        sized = {name: self.parts[name].table for name in ordered}
+        shares = {name: each.share for name, each in sized.items()}
+        return self._sampled(TABLE, shares, minutes, {name: 60 * each.minutes for name, each in sized.items()})
+
+    def _sampled(
+        self, form: str, shares: Mapping[str, float], minutes: float, guessed: Mapping[str, float]
+    ) -> list[Measured]:
+        """Measure samples in their order; a part that took longer the last time than is left of the time is skipped.
+
+        Parameters
+        ----------
+        guessed : mapping
+            Expected seconds of parts that were not measured in this form yet; an equal part of the time otherwise.
+        """
         end = time.monotonic() + 60 * minutes
         record = read_record()
-        waiting = nightly_order(record, {name: self.codes[name] for name in self.names if self.parts[name].nightly})
         done, missed = [], []
-        for name in waiting:
-            last = record.get((name, NIGHTLY))
-            expected = 60 * minutes / len(waiting) if last is None else last.seconds
+        for name, share in shares.items():
+            last = record.get((name, form))
+            expected = guessed.get(name, 60 * minutes / len(shares)) if last is None else last.seconds
             if time.monotonic() + expected > end:
                 missed.append(name)
                 continue
-            record[name, NIGHTLY] = self.measure(name, NIGHTLY, self.parts[name].nightly)
-            done.append(record[name, NIGHTLY])
+            record[name, form] = self.measure(name, form, share)
+            done.append(record[name, form])
             self.write(record)
-        note = f"Not reached in {minutes:g} minutes of the last night: {', '.join(missed)}."
+        note = f"Not reached in {minutes:g} minutes of the last `--{form}`: {', '.join(missed)}."
         self.write(record, [note] if missed else [])
         return done
 
@@ -157,8 +183,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ",".join(PARTS))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--nightly", action="store_true", help="samples of what has changed, for some minutes")
-    parser.add_argument("--minutes", type=float, default=15.0, help="of --nightly (default: %(default)g)")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--table", action="store_true", help="samples of every part, all at this commit")
+    forms.add_argument("--nightly", action="store_true", help="small samples of what has changed")
+    parser.add_argument("--minutes", type=float, help="of --table and --nightly (default: 90 and 15)")
     parser.add_argument("--share", type=float, default=1.0, help="part of the full size, to try the campaign out")
     parser.add_argument("--fresh", action="store_true", help="measure again what an earlier campaign left")
     arguments = parser.parse_args()
@@ -178,7 +206,9 @@ def main() -> int:
         if arguments.share < 1:
             done = [run.measure(name, NIGHTLY, arguments.share) for name in names]
         else:
-            done = run.nightly(arguments.minutes) if arguments.nightly else run.full()
+            form = TABLE if arguments.table else NIGHTLY if arguments.nightly else FULL
+            minutes = arguments.minutes or MINUTES.get(form, 0.0)
+            done = run.full() if form == FULL else {TABLE: run.table, NIGHTLY: run.nightly}[form](minutes)
     print(table({(each.part, each.form): each for each in done}, {each.part: each.code for each in done}))
     return 0 if all(figure.passed for each in done for figure in each.figures) else 1
 

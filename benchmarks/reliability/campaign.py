@@ -66,6 +66,22 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Sized:
+    """A sample of a part for the table of one commit.
+
+    Parameters
+    ----------
+    share : float
+        Fraction of the full size.
+    minutes : float
+        Expected time on two quiet cores: those of all parts together are at most 90.
+    """
+
+    share: float
+    minutes: float
+
+
+@dataclass(frozen=True)
 class Part:
     """A part of the campaign.
 
@@ -82,6 +98,8 @@ class Part:
         again when one changes.
     nightly : float
         Fraction of the full size that is measured in a night; none where a sample says nothing.
+    table : Sized
+        What is measured of it for the table of one commit.
     """
 
     name: str
@@ -90,6 +108,7 @@ class Part:
     at_once: int = 2
     sources: tuple[str, ...] = EVERYTHING
     nightly: float = 0.0
+    table: Sized = Sized(1.0, minutes=0.0)
 
 
 def code_digest(sources: Sequence[str] = EVERYTHING, root: Path = ROOT) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, Sized, chosen, faults_of, total
 
 PAGES = {"README.md": "README.zh-CN.md"} | {
     f"docs/tasks/{page.name}": f"docs/zh/{page.name}" for page in sorted((ROOT / "docs" / "tasks").glob("*.md"))
@@ -131,6 +131,6 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 
 
 PART = Part(
-    "commands", portions, figures, at_once=1, nightly=0.5,
+    "commands", portions, figures, at_once=1, nightly=0.5, table=Sized(1.0, minutes=3),
     sources=(*TOOLS, "taylor/command_lines", "benchmarks/reliability/commands.py", *PAGES, *PAGES.values()),
 )  # fmt: skip

@@ -11,9 +11,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reliability.campaign import EVERYTHING, PACKAGES, ROOT, Figure, Part, Portion, Result, chosen, faults_of
+from benchmarks.reliability.campaign import (
+    EVERYTHING,
+    PACKAGES,
+    ROOT,
+    Figure,
+    Part,
+    Portion,
+    Result,
+    Sized,
+    chosen,
+    faults_of,
+)
 
 LEAST = 0.90
+QUICK = 0.5
+"""Share of the quick tests."""
 SECONDS = 7200.0
 
 CONFIG = """\
@@ -32,19 +45,20 @@ exclude_also =
 
 
 def portions(share: float = 1.0) -> list[Portion]:
-    """The whole suite; a small share runs the tests of the lowest package alone."""
-    return [Portion("suite", suite, {"tests": "tests" if share == 1.0 else "tests/base/test_files.py"})]
+    """The whole suite; a share runs its quick tests alone, a small one those of one file."""
+    tests = "tests" if share >= QUICK else "tests/base/test_files.py"
+    return [Portion("suite", suite, {"tests": tests, "marks": "" if share == 1.0 else "not slow"})]
 
 
-def suite(tests: str = "tests") -> Result:
-    """Run the test suite with every process's lines recorded."""
+def suite(tests: str = "tests", marks: str = "") -> Result:
+    """Run the test suite, or those of its tests whose marks fit, with every process's lines recorded."""
     with tempfile.TemporaryDirectory(prefix=".coverage-") as own:
         config, told = Path(own) / "coveragerc", Path(own) / "coverage.json"
         packages = ",".join(str(ROOT / name) for name in PACKAGES)
         config.write_text(CONFIG.format(packages=packages, data=Path(own) / "data"))
         environment = {**os.environ, "COVERAGE_PROCESS_START": str(config)}
         coverage = [sys.executable, "-m", "coverage"]
-        pytest = ["-m", "pytest", "-q", "-o", f"cache_dir={own}/cache"]
+        pytest = ["-m", "pytest", "-q", "-o", f"cache_dir={own}/cache", "-n", str(os.cpu_count() or 1), "-m", marks]
         limits: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": SECONDS}
         run = subprocess.run([*coverage, "run", f"--rcfile={config}", *pytest, tests], env=environment, **limits)
         again = None
@@ -67,7 +81,15 @@ def suite(tests: str = "tests") -> Result:
     tail = run.stdout.strip().splitlines()[-1:] or [""]
     last = run if again is None else again
     found = [] if last.returncode == 0 else [f"the suite ended with {last.returncode}: {last.stdout[-1500:]}"]
-    return {"packages": lines, "missing": missing, "suite": tail[0], "repeated": again is not None, "faults": found}
+    ran = "the quick tests" if marks else "the whole suite"
+    return {
+        "tests": ran,
+        "packages": lines,
+        "missing": missing,
+        "suite": tail[0],
+        "repeated": again is not None,
+        "faults": found,
+    }
 
 
 def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
@@ -85,9 +107,13 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
             + ("a test failed" if wrong else "every test passed")
         + (", some only without the tracer" if result.get("repeated") and not wrong else ""),
             not wrong and all(share >= LEAST for share in shares.values()),
-            "the whole suite, lines of child processes included; compiled kernels are compared with their Python twins",
+            f"{result['tests']}, lines of child processes included; compiled kernels are compared with their Python "
+            "twins",
         )
     ]  # fmt: skip
 
 
-PART = Part("coverage", portions, figures, at_once=1, sources=(*EVERYTHING, "tests", "benchmarks"))
+PART = Part(
+    "coverage", portions, figures, at_once=1, sources=(*EVERYTHING, "tests", "benchmarks"),
+    table=Sized(QUICK, minutes=20),
+)  # fmt: skip

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, Sized, chosen, faults_of, total
 from benchmarks.reliability.jobs import Job, job, jobs
 from benchmarks.reliability.outputs import comparable, differences
 
@@ -78,4 +78,5 @@ PART = Part(
     at_once=1,
     sources=(*TOOLS, "benchmarks/reliability/determinism.py"),
     nightly=0.2,
+    table=Sized(1.0, minutes=3),
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, Sized, chosen, faults_of, total
 from benchmarks.reliability.outputs import is_debris
 from benchmarks.reliability.sandbox import preload
 from benchmarks.reliability.writers import WRITERS, Writer
@@ -311,4 +311,5 @@ PART = Part(
     figures,
     sources=(*TOOLS, "benchmarks/reliability/files.py"),
     nightly=0.1,
+    table=Sized(0.4, minutes=5),
 )

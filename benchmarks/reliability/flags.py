@@ -10,7 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import SCRIPTS, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import (
+    SCRIPTS,
+    TOOLS,
+    Figure,
+    Part,
+    Portion,
+    Result,
+    Sized,
+    chosen,
+    faults_of,
+    total,
+)
 from benchmarks.reliability.inputs import CODES, MEMORY_MIB, SECONDS
 from benchmarks.reliability.sandbox import Outcome, preload, run_forked
 from benchmarks.reliability.specimens import Specimen, make_specimens
@@ -115,4 +126,5 @@ PART = Part(
     figures,
     sources=(*TOOLS, "benchmarks/reliability/flags.py"),
     nightly=0.02,
+    table=Sized(0.3, minutes=5),
 )

@@ -10,13 +10,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import PACKAGES, ROOT, Figure, Part, Portion, Result, faults_of
+from benchmarks.reliability.campaign import PACKAGES, ROOT, Figure, Part, Portion, Result, Sized, faults_of
 from benchmarks.reliability.former_list import FORMER
 from benchmarks.reliability.mutated_code import Mutant
 from benchmarks.reliability.mutation import PlainJudge
 from benchmarks.reliability.switches import copy_tree
 
-PORTIONS = 6
+PORTIONS = 4
 
 
 def portions(share: float = 1.0) -> list[Portion]:
@@ -67,6 +67,6 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 
 
 PART = Part(
-    "former_faults", portions, figures, at_once=1, nightly=0.2,
+    "former_faults", portions, figures, nightly=0.2, table=Sized(1.0, minutes=8),
     sources=(*PACKAGES, "benchmarks/reliability/former_faults.py", "tests"),
 )  # fmt: skip

@@ -32,6 +32,7 @@ _REPORT = (
 )
 _SIZE = "tests/parsers/test_hostile_size.py"
 _TIME = f"{_SIZE}::test_the_time_to_read_a_configuration_grows_with_its_length_and_no_faster"
+_AGAIN = f"{_SIZE}::test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster"
 _FORMULAS = "tests/cost_model/test_outside_formulas.py"
 FORMER = (
     Former(
@@ -424,8 +425,9 @@ FORMER = (
     ),
     Former(
         "text that a second shell reads takes time that grows with its square", "parsers/text/shell_words.py",
-        "            current.append(char)\n", "            current = [*current, char]\n",
-        (f"{_SIZE}::test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster",),
+        "            current = [] if current is None else current\n            current.append(char)\n",
+        "            current = [*(current or ()), char]\n",
+        (f"{_AGAIN}[letters]",),
     ),
     Former(
         "a deep file is a traceback", "parsers/read.py",
@@ -440,5 +442,57 @@ FORMER = (
     Former(
         "a dimension of 5,000 digits is a traceback", "parsers/profiles/operators.py",
         "\\d{1,16}", "\\d{1,}", ("tests/blackbox/test_operators.py::test_shapes_are_read_as_the_profiler_writes_them",),
+    ),
+    Former(
+        "backslashes that a second shell reads take time that grows with their square", "parsers/text/shell_words.py",
+        "            current += [char for char in (next(chars, None),) if char is not None]\n",
+        "            current = current + [char for char in (next(chars, None),) if char is not None]\n",
+        (f"{_AGAIN}[backslashes]",),
+    ),
+    Former(
+        "a TOML file of any number of lines is read for every copy", "parsers/text/toml_edit.py",
+        "        if text.count(\"\\n\") >= MAX_LINES:", "        if False:",
+        (f"{_SIZE}::test_a_configuration_of_more_lines_than_any_has_is_refused[toml]",),
+    ),
+    # What the second readers of trainers' files and enumerations found.
+    Former(
+        "axolotl's batch_size counts where the accumulation is missing", "parsers/axolotl/start_rules.py",
+        "    if ACCUMULATION not in stated:\n        return 1\n", "",
+        ("tests/parsers/trainer/test_jobs.py::"
+         "test_axolotl_s_batch_states_the_accumulation_where_its_key_is_empty",),
+    ),
+    Former(
+        "axolotl's default of bf16 is missed", "parsers/axolotl/read.py",
+        '"bf16" not in source.data or _is_on(fields, "bf16")', '_is_on(fields, "bf16")',
+        ("tests/parsers/trainer/test_jobs.py::test_axolotl_trains_in_bf16_unless_the_file_says_otherwise",),
+    ),
+    Former(
+        "a reward model's cards train the policy on one node", "parsers/nemo_rl/job.py",
+        '            each -= self._of_rewards("gpus_per_node")\n', "            pass\n",
+        ("tests/parsers/nemo_rl/test_files.py::test_ranks_of_a_reward_model_do_not_train",),
+    ),
+    Former(
+        "a split keeps the data parallelism of the file", "workflows/rl/split.py",
+        'names = ("dp", *(name for name in SEARCHED if name in stated))',
+        'names = tuple(name for name in ("dp", *SEARCHED) if name in stated)',
+        ("tests/workflows/test_rl.py::test_data_parallelism_takes_the_cards_that_other_degrees_leave",),
+    ),
+    Former(
+        "memory that is given back late is counted in the allocations of other runs", "blackbox/memory_laws.py",
+        "        return self._later(place, life.end(run).late, run)\n",
+        "        return place + life.end(run).late\n",
+        ("tests/blackbox/test_turns_and_orders.py::"
+         "test_a_tensor_that_is_given_back_late_sees_as_many_allocations_where_others_are_missing",),
+    ),
+    Former(
+        "a sizing whose time ran out says that no number of devices has a strategy", "workflows/searching/size.py",
+        "    if unsolved:\n", "    if False:\n",
+        ("tests/workflows/test_size.py::test_numbers_that_the_time_left_unsolved_are_named",),
+    ),
+    Former(
+        "the choices of a chunk are listed beyond the time limit", "pipeline_solver/columns/chunk_types.py",
+        "            stopper.check()\n", "",
+        ("tests/pipeline_solver/test_layer_choices.py::"
+         "test_choices_of_chunks_are_listed_no_longer_than_the_time_limit_allows",),
     ),
 )  # fmt: skip

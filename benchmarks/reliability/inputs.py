@@ -15,6 +15,7 @@ from benchmarks.reliability.campaign import (
     Part,
     Portion,
     Result,
+    Sized,
     chosen,
     faults_of,
     pieces,
@@ -155,4 +156,5 @@ PART = Part(
     figures,
     sources=(*TOOLS, "benchmarks/reliability/inputs.py"),
     nightly=0.05,
+    table=Sized(0.4, minutes=4),
 )

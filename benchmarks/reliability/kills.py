@@ -16,6 +16,7 @@ from benchmarks.reliability.campaign import (
     Part,
     Portion,
     Result,
+    Sized,
     chosen,
     faults_of,
     pieces,
@@ -161,4 +162,5 @@ PART = Part(
     figures,
     sources=(*TOOLS, "benchmarks/reliability/kills.py"),
     nightly=0.04,
+    table=Sized(0.4, minutes=3),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, pieces, split
+from benchmarks.reliability.campaign import Figure, Part, Portion, Result, Sized, faults_of, pieces, split
 from benchmarks.reliability.outside import NotHere
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.job.strategy_table import StrategyTable
@@ -177,4 +177,5 @@ PART = Part("legality", portions, figures, sources=(
     "benchmarks/reliability/outside.py",
 ),
     nightly=0.02,
+    table=Sized(0.15, minutes=3),
 )  # fmt: skip

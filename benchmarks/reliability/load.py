@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, Sized, chosen, faults_of, total
 from benchmarks.reliability.outputs import comparable, differences
 
 CANDIDATES, MEMORY_MIB = 500, 2048
@@ -237,4 +237,5 @@ PART = Part(
     at_once=1,
     sources=(*TOOLS, "benchmarks/reliability/load.py"),
     nightly=0.02,
+    table=Sized(0.4, minutes=4),
 )

@@ -9,6 +9,9 @@ survives is equivalent, by a reason written down here, or real.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -16,14 +19,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, code_digest, faults_of
+from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, Sized, code_digest, faults_of
 from benchmarks.reliability.mutated_code import Mutant, sample
 from benchmarks.reliability.switches import Reached, Switched, copy_tree, given_to_compiler, kernels_of
 from taylor.base.console import log
@@ -36,7 +39,7 @@ ROOMS = {
     "taylor": ("tests/command_lines", "tests/api"),
 }  # fmt: skip
 """Folders of tests that mirror each package."""
-SAMPLES = {9927: 10}
+SAMPLES = {10027: 12}
 """Mutants a package by seed: a sample for which no test was written, unlike those before it."""
 LEAST = 0.90
 SPENT = 60.0
@@ -70,6 +73,20 @@ def portions(share: float = 1.0) -> list[Portion]:
 def files_of(room: str, root: Path = ROOT) -> list[str]:
     """The package's sources."""
     return sorted(str(path.relative_to(root)) for path in (root / room).rglob("*.py"))
+
+
+@contextlib.contextmanager
+def own_trees() -> Iterator[Path]:
+    """A folder for copies of the tree that no other process has meanwhile; there are as many as processes at once."""
+    TREES.mkdir(exist_ok=True)
+    for number in itertools.count():
+        with open(TREES / f"{number}.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield TREES / str(number)
+            return
 
 
 def recorded(room: str, place: Path) -> Reached:
@@ -114,7 +131,7 @@ def judged(room: str, count: int, seed: int) -> Result:
     mutants = sample(ROOT, files_of(room), count, f"{seed} {room}")
     left = [mutant for mutant in mutants if str(mutant) not in done]
     if left:
-        with Judge(TREES, room) as judge:
+        with own_trees() as trees, Judge(trees, room) as judge:
             for mutant in left:
                 verdict = done[str(mutant)] = judge.verdict(mutant, before.get(str(mutant), Verdict("")).by)
                 log.info("%s %s: %s", verdict.outcome, verdict.by, mutant)
@@ -295,6 +312,7 @@ def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
     real = {room: result["killed"] + len(result["survivors"]) for room, result in results.items()}
     killed = sum(result["killed"] for result in results.values())
     excused = sum(len(result["equivalent"]) for result in results.values())
+    number = max(result["mutants"] for result in results.values())
     by_room = ", ".join(f"{room} {result['killed']} of {real[room]}" for room, result in results.items())
     return Figure(
         f"mutation of every package, seed {seed}",
@@ -303,13 +321,13 @@ def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
         f"{excused} more change no result",
         all(result["killed"] >= LEAST * real[room] for room, result in results.items())
         and not faults_of(list(results.values())),
-        f"{SAMPLES[seed]} a package drawn with a seed (comparisons, arithmetic, constants, conditions, min and max); "
+        f"{number} a package drawn with a seed (comparisons, arithmetic, constants, conditions, min and max); "
         f"each judged by the tests of the mirroring folder that reach its block, the quickest first, {SPENT:.0f} CPU s "
         "at most",
     )
 
 
-PART = Part("mutation", portions, figures, at_once=1, sources=(
+PART = Part("mutation", portions, figures, table=Sized(0.17, minutes=22), sources=(
     *ROOMS, *(folder for folders in ROOMS.values() for folder in folders), "benchmarks/reliability/mutation.py",
     "benchmarks/reliability/equivalent_mutants.yaml",
 ))  # fmt: skip

@@ -15,7 +15,7 @@ from benchmarks.differential_reading.positions import grid_text, missing
 from benchmarks.differential_reading.reading import FIELDS, NothingToRead, Reading
 from benchmarks.differential_reading.sandbox import available
 from benchmarks.differential_reading.torchtitan import read_toml
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, faults_of, pieces, split
+from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, Sized, faults_of, pieces, split
 from taylor.base.errors import TaylorError
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
@@ -228,4 +228,5 @@ PART = Part("reading", portions, figures, sources=(
     "benchmarks/reliability/reading.py", "benchmarks/reliability/outside.py",
 ),
     nightly=0.01,
+    table=Sized(0.15, minutes=3),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Record of what campaigns measured: the rows of each part with their commit, and whether their code has changed since.
 
 The record is a file of the repository, `docs/reliability.json`: a checkout knows what holds and what to measure again.
-A part has up to two entries: its last full measurement, and its last nightly one, which is a sample of it.
+A part has up to three entries: its last full measurement, its last one for the table of one commit, and its last
+nightly one. The latter two are samples of the first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from benchmarks.reliability.campaign import ROOT, Figure
 from taylor.base.files import read_text, write_atomic
 
 RECORD = ROOT / "docs" / "reliability.json"
-FULL, NIGHTLY = "full", "nightly"
+FULL, TABLE, NIGHTLY = "full", "table", "nightly"
+FORMS = (FULL, TABLE, NIGHTLY)
+"""Forms of a measurement, the largest first."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Measured:
     Parameters
     ----------
     form : str
-        `FULL` or `NIGHTLY`.
+        One of `FORMS`.
     code : str
         State of the files that the figures rest on.
     commit : str
@@ -73,9 +76,16 @@ def now() -> str:
 
 
 def newest(record: Record, part: str) -> Measured | None:
-    """The last measurement of a part, of either form."""
-    there = [record[part, form] for form in (FULL, NIGHTLY) if (part, form) in record]
+    """The last measurement of a part, of any form."""
+    there = [record[part, form] for form in FORMS if (part, form) in record]
     return max(there, key=lambda each: each.at, default=None)
+
+
+def larger(record: Record, part: str) -> list[Measured]:
+    """The measurements of a part that are older than its last one and larger, the largest first."""
+    last = newest(record, part)
+    there = [record[part, form] for form in FORMS if (part, form) in record]
+    return [each for each in there if last is not None and each.share > last.share]
 
 
 def nightly_order(record: Record, codes: Mapping[str, str]) -> list[str]:
@@ -92,7 +102,7 @@ def nightly_order(record: Record, codes: Mapping[str, str]) -> list[str]:
 
 
 def table(record: Record, codes: Mapping[str, str], notes: Sequence[str] = ()) -> str:
-    """Rows of the record as a Markdown table, a nightly sample below the full measurement that is older.
+    """Rows of the last measurement of each part as a Markdown table, and below it the larger ones that are older.
 
     Parameters
     ----------
@@ -101,23 +111,29 @@ def table(record: Record, codes: Mapping[str, str], notes: Sequence[str] = ()) -
     notes : sequence of str
         Sentences below the table.
     """
-    lines = [
-        "| figure | asked | measured | satisfied | commit | size | how | command |", "|---|---|---|---|---|---|---|---|"
-    ]  # fmt: skip
-    for part in codes:
-        full, nightly = record.get((part, FULL)), record.get((part, NIGHTLY))
-        if full is not None and nightly is not None and full.at >= nightly.at:
-            nightly = None
-        for entry in filter(None, (full, nightly)):
-            lines += [_row(entry, figure, entry.code == codes[part]) for figure in entry.figures]
-    missing = [part for part in codes if newest(record, part) is None]
+    last = {part: newest(record, part) for part in codes}
+    lines = _table([entry for entry in last.values() if entry is not None], codes)
+    missing = [part for part, entry in last.items() if entry is None]
     if missing:
         notes = [*notes, f"Never measured: {', '.join(missing)}."]
-    return "\n".join([*lines, *(line for note in notes for line in ("", note))])
+    before = [entry for part in codes for entry in larger(record, part)]
+    lines += [line for note in notes for line in ("", note)]
+    if before:
+        lines += ["", "Larger measurements, made earlier:", "", *_table(before, codes)]
+    return "\n".join(lines)
+
+
+def _table(entries: Sequence[Measured], codes: Mapping[str, str]) -> list[str]:
+    rows = [_row(entry, figure, entry.code == codes[entry.part]) for entry in entries for figure in entry.figures]
+    return [
+        "| figure | asked | measured | satisfied | commit | size | how | command |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def _row(entry: Measured, figure: Figure, same: bool) -> str:
-    command = f"`python -m benchmarks.reliability --parts {entry.part}{' --nightly' * (entry.form == NIGHTLY)}`"
+    command = f"`python -m benchmarks.reliability --parts {entry.part}{f' --{entry.form}' * (entry.form != FULL)}`"
     size = "full" if entry.form == FULL else f"{100 * entry.share:g} %"
     commit = entry.commit if same else rf"{entry.commit} \*"
     cells = (figure.name, figure.asked, figure.measured, "yes" if figure.passed else "**no**", commit, size)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.reliability import published_orders as published
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, total
+from benchmarks.reliability.campaign import Figure, Part, Portion, Result, Sized, faults_of, total
 from benchmarks.reliability.outside import NotHere
 from taylor.cost_model.memory.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
@@ -171,4 +171,5 @@ PART = Part(
     figures,
     sources=("benchmarks/reliability/schedules.py",),
     nightly=0.05,
+    table=Sized(0.25, minutes=2),
 )

@@ -10,7 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.brute_force import comparable_problem, faults, random_problem
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, pieces, split, total
+from benchmarks.reliability.campaign import (
+    Figure,
+    Part,
+    Portion,
+    Result,
+    Sized,
+    chosen,
+    faults_of,
+    pieces,
+    split,
+    total,
+)
 from benchmarks.reliability.own_statement import own_faults
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
@@ -272,4 +283,5 @@ PART = Part(
     figures,
     sources=("pipeline", "pipeline_solver", "benchmarks/reliability/solver.py"),
     nightly=0.01,
+    table=Sized(0.3, minutes=5),
 )

@@ -117,9 +117,10 @@ def test_the_time_to_read_a_table_grows_with_its_length_and_no_faster(tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster():
+@pytest.mark.parametrize("piece", ["a", "\\a", "'a'"], ids=["letters", "backslashes", "quotes"])
+def test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster(piece: str):
     def read(size: int) -> Callable[[], object]:
-        word = Word(tuple(Char("a", None) for _ in range(size)))
+        word = Word(tuple(Char(char, None) for char in piece * (size // len(piece))))
         return lambda: read_again([word])
 
     assert least_growth(read, 12_500, 200_000)[0] < MOST

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reliability import campaign, load
-from benchmarks.reliability.__main__ import PAGE, PARTS, Run
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, kept_figures, run_part, split
+from benchmarks.reliability.__main__ import MINUTES, PAGE, PARTS, Run
+from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Sized, kept_figures, run_part, split
 from benchmarks.reliability.closure import closure
 from benchmarks.reliability.record import (
     FULL,
     NIGHTLY,
     RECORD,
+    TABLE,
     Measured,
     nightly_order,
     read_record,
@@ -80,7 +81,8 @@ def test_figures_of_a_part_are_kept_only_when_all_of_it_was_measured(tmp_path):
 
 def measured(part: str, form: str = FULL, code: str = "now", at: str = "2026-01-01", **more) -> Measured:
     row = Figure(f"{part} {form}", "a", "1|2", False, "h", "0a1b2c3d")
-    return Measured(part, form, code, "0a1b2c3d", at, 1.0, 1.0 if form == FULL else 0.05, (row,), **more)
+    share = {FULL: 1.0, TABLE: 0.3, NIGHTLY: 0.05}[form]
+    return Measured(part, form, code, "0a1b2c3d", at, 1.0, share, (row,), **more)
 
 
 def record_of(*entries: Measured) -> dict:
@@ -101,11 +103,14 @@ def test_a_row_whose_code_has_changed_since_its_commit_says_so():
     assert rows[-1] == "Never measured: kills."
 
 
-def test_a_sample_of_a_night_is_shown_until_the_whole_is_measured_again():
-    full, night = measured("solver", at="2026-01-01"), measured("solver", NIGHTLY, at="2026-01-02")
-    assert "solver nightly" in table(record_of(full, night), {"solver": "now"})
-    later = measured("solver", at="2026-01-03")
-    assert "solver nightly" not in table(record_of(later, night), {"solver": "now"})
+def test_the_table_shows_the_last_measurement_and_below_it_the_larger_ones_that_are_older():
+    full, sized = measured("solver", at="2026-01-01"), measured("solver", TABLE, at="2026-01-02")
+    night = measured("solver", NIGHTLY, at="2026-01-03")
+    rows = table(record_of(full, sized, night), {"solver": "now"}).splitlines()
+    shown = [row.split(" | ")[0] for row in rows if row.startswith("| solver")]
+    assert shown == ["| solver nightly", "| solver full", "| solver table"]
+    assert rows.index("Larger measurements, made earlier:") == 4 and " --table` |" in rows[-1]
+    assert table(record_of(measured("solver", at="2026-01-04"), sized, night), {"solver": "now"}).count("| solver") == 1
 
 
 def test_a_night_takes_what_has_changed_and_what_was_measured_longest_ago_first():
@@ -148,9 +153,12 @@ def campaign_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def made(**codes: str) -> Run:
         parts = {
-            name: Part(name, lambda share: [], lambda results: [], sources=(code,), nightly=0.1)
+            name: Part(
+                name, lambda share: [], lambda results: [], sources=(code,), nightly=0.1,
+                table=Sized(0.5, {"a": 50.0, "b": 10.0, "c": 10.0}[name]),
+            )
             for name, code in codes.items()
-        }
+        }  # fmt: skip
         return Run(parts, list(parts), tmp_path, 1, False)
 
     return made, counted, tmp_path / "page.md"
@@ -179,10 +187,32 @@ def test_a_night_ends_in_its_time_and_goes_on_the_next_night_where_it_ended(camp
 
     monkeypatch.setattr(command, "run_part", slow)
     assert [each.part for each in made(a="1", b="1", c="1").nightly(15)] == ["a", "b"]
-    assert "Not reached in 15 minutes of the last night: c." in page.read_text()
+    assert "Not reached in 15 minutes of the last `--nightly`: c." in page.read_text()
     assert [each.part for each in made(a="2", b="2", c="2").nightly(15)] == ["c", "a"]
     assert [each.part for each in made(a="2", b="3", c="2").nightly(15)] == ["b"]
     assert "Not reached" not in page.read_text()
+
+
+def test_the_table_of_one_commit_measures_every_part_the_longest_last_as_far_as_the_time_goes(campaign_of, monkeypatch):
+    import benchmarks.reliability.__main__ as command
+
+    made, counted, page = campaign_of
+    clock = [0.0]
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(command, "LONGEST", ("a",))
+    whole = command.run_part
+
+    def slow(part, folder, **more):
+        assert more["share"] == part.table.share
+        clock[0] += 60.0 * part.table.minutes
+        return whole(part, folder, **more)
+
+    monkeypatch.setattr(command, "run_part", slow)
+    assert [each.part for each in made(a="1", b="1", c="1").table(90)] == ["b", "c", "a"]
+    assert [each.part for each in made(a="1", b="1", c="1").table(90)] == ["b", "c", "a"]
+    assert page.read_text().count(" --table` |") == 3 and "Not reached" not in page.read_text()
+    assert [each.part for each in made(a="1", b="1", c="1").table(69)] == ["b", "c"]
+    assert "Not reached in 69 minutes of the last `--table`: a." in page.read_text()
 
 
 def test_a_part_that_cannot_be_measured_is_a_row_with_its_reason_and_the_others_go_on(campaign_of, monkeypatch):
@@ -299,6 +329,13 @@ def test_every_part_of_the_campaign_that_a_night_measures_has_a_size_of_its_own(
     for name, part in parts.items():
         assert part.name == name and part.portions(part.nightly or 1.0) and 0 <= part.nightly < 1
         assert not {RECORD, PAGE} & campaign.files_of(part.sources), "a measurement would make itself out of date"
+
+
+def test_the_samples_of_all_parts_take_90_minutes_together():
+    parts = [importlib.import_module(f"benchmarks.reliability.{name}").PART for name in PARTS]
+    assert all(0 < part.table.share <= 1 and part.table.minutes > 0 for part in parts)
+    assert sum(part.table.minutes for part in parts) <= MINUTES[TABLE]
+    assert all(part.portions(part.table.share) for part in parts)
 
 
 def test_counts_are_split_evenly():
