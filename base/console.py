@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from taylor.base.documents import asks_for_json, one_document, refused_path
 from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, OutsideProgramError, TaylorError
 from taylor.base.interrupts import counted_interrupts, presses
+from taylor.base.isolated import isolate_path
 from taylor.base.plugins import at_fault, failure
 
 if TYPE_CHECKING:  # a command's --help must not wait for imports that only its work needs
@@ -175,8 +176,9 @@ def run_command(command: Callable[[], int | None], arguments: Sequence[str] = ()
     A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
     likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any
     other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding lacks is printed
-    in plain letters, or as an escape.
+    in plain letters, or as an escape. Programs are not looked for in the working folder.
     """
+    isolate_path()
     codecs.register_error(_PLAIN_LETTERS, _plain_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

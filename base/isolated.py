@@ -57,6 +57,15 @@ def command_without_folder(interpreter: str) -> str:
     return shlex.quote(interpreter) + (" -P" if sys.version_info >= (3, 11) else "")
 
 
+def isolate_path() -> None:
+    """Leave out of the search path of programs what means the working folder: empty and relative entries.
+
+    A program of that folder named `cbc` or `sbatch` would be run instead of the one that is installed.
+    """
+    entries = os.environ.get("PATH", "").split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, entries)) or os.defpath
+
+
 @cache
 def isolate_processes() -> None:
     """Let processes that `multiprocessing` spawns, and its resource tracker, ignore the working folder.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.base.isolated import module_command
+from taylor.base.isolated import isolate_path, module_command
 from taylor.dryrun.launch import Starter
 from taylor.parsers.mindformers.launcher import MindFormers
 from tests.conftest import ROOT
@@ -77,6 +77,23 @@ def test_no_program_of_the_folder_is_taken_for_a_solver(folder, solver):
     command = [sys.executable, ROOT / "pipeline_parallel.py", *words]
     done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode in (0, 2, 4), done.stderr
+
+
+@pytest.mark.slow
+def test_neither_pyomo_s_finder_nor_the_path_lets_the_doctor_run_a_program_of_the_folder(folder, monkeypatch):
+    monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}:")
+    told = json.loads(run(folder, *module_command("taylor", "doctor", "--json")).stdout)
+    assert {each["name"] for each in told["solvers"]} >= {"HiGHS", "CBC", "scip"}
+    assert not any(each["detail"].startswith(".") for each in told["solvers"])
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"), [(":.:a/b:/bin::/usr/bin:", "/bin:/usr/bin"), ("", os.defpath), (".:..", os.defpath)]
+)
+def test_entries_of_the_path_that_mean_the_working_folder_are_left_out(monkeypatch, path, kept):
+    monkeypatch.setenv("PATH", path)
+    isolate_path()
+    assert os.environ["PATH"] == kept
 
 
 def test_the_settings_of_the_folder_set_nothing(folder):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.compiled import are_kept
-from taylor.base.isolated import PACKAGE
+from taylor.base.isolated import PACKAGE, isolate_programs
 from taylor.base.plugins import Loaded
 from taylor.nd_search.user_rules import loaded_rules
 from taylor.parsers.registry import plugged_launchers
@@ -209,6 +209,7 @@ def _solvers() -> tuple[Solver, ...]:
         from taylor.pipeline_solver.milp.pyomo_solver import KNOWN_SOLVERS
     except ImportError as error:
         return (*found, Solver("Pyomo", MISSING, f"{error}; pip install pyomo"))
+    isolate_programs()
     return (*found, *map(_by_pyomo, KNOWN_SOLVERS))
 
 
