@@ -205,7 +205,7 @@ class _Emission:
         self.written: list[Path] = []
         self.names: list[str] = []
         self.refused: InputError | None = None
-        self._missing: dict[str, list[str]] = {}
+        self._missing: dict[str, list[tuple[str, str | None]]] = {}
 
     def write(self, stem: str, strategy: Strategy) -> None:
         """Write the full-size file of a strategy; one that the file's form cannot express is logged."""
@@ -234,7 +234,7 @@ class _Emission:
         except WriteError:
             raise
         except InputError as error:
-            self._missing.setdefault(error.problem, []).append(stem)
+            self._missing.setdefault(error.problem, []).append((stem, error.field))
             text = {"strategy": describe(strategy), "not_reduced": str(error)}
         else:
             self.written.append(file)
@@ -250,7 +250,10 @@ class _Emission:
             count,
             self.rank_num,
         )
-        for reason, stems in self._missing.items():
+        for problem, missing in self._missing.items():
+            stems, places = [stem for stem, _ in missing], {field for _, field in missing}
+            place = places.pop() if len(places) == 1 else None
+            reason = f"{place}: {problem}" if place else problem
             further = f" and {len(stems) - LISTED_MISSING} more" if len(stems) > LISTED_MISSING else ""
             line = f"{', '.join(stems[:LISTED_MISSING])}{further}: {reason}"
             log.warning("not written: %s; NAME_pretrain.reduction.json says what each needs", line)
