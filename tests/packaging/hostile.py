@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -27,6 +28,17 @@ PROGRAMS = ("cbc", "cplex", "glpsol", "gurobi_cl", "gurobi.sh", "highs", "latex"
 
 SETTINGS = {".numba_config.yaml": "cache_dir: {folder}/cache\ndisable_jit: 1\n", "matplotlibrc": "text.usetex: True\n"}
 """Files that libraries read from the working folder."""
+
+
+def surroundings(pictures: bool = False) -> dict[str, str]:
+    """Environment of a machine on which nothing is as usual: search path, home, locale, terminal.
+
+    Without a home matplotlib lists the machine's fonts at each start, which `pictures` avoid.
+    """
+    nowhere = "/dev/null/nowhere"
+    home = {} if pictures else {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "XDG_CONFIG_HOME": nowhere}
+    locale = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    return {"PATH": f":.:none:{os.environ['PATH']}:", "TERM": "dumb", "COLUMNS": "20", **home, **locale}
 
 
 def own_names(root: Path) -> set[str]:

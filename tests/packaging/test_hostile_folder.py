@@ -32,8 +32,20 @@ COMMANDS = {
     "size": ("taylor", "size", "--model", "llama3-8b", "--device", "h100-80g", "--max_devices", "8", "--picture",
              "size.png"),
     "timeline": ("timeline_tool", "--log_dir", "{root}/log", "--trace", "timeline.json"),
+    "layerwise": ("taylor", "layerwise", "--costs", "estimate", "--model", "llama2-7b", "--device", "h100-80g",
+                  "--world_size", "8", "--seq", "4096", "--gbs", "16", "--micro_batches", "4"),
+    "full": ("taylor", "search", "--model", "llama3-8b", "--device", "h100-80g", "--world_size", "8", "--seq", "4096",
+             "--gbs", "16", "--fix", "pp=2", "--profile_num", "1", "--full", "--layerwise"),
+    "cluster": ("taylor", "rank", "--yaml_path", "files", "--time_limit", "5", "--topn", "1", "--cluster", "local:1"),
+    "lengths": ("taylor", "lengths", "{config}/finetune_llama3_70b_lora.sh", "--lengths",
+                "{config}/sample_lengths.csv"),
+    "rl": ("taylor", "rl", "{config}/rl_qwen3_8b_verl.sh", "--generation", "tokens_per_s=6000,alone=80",
+           "--mean_prompt", "200", "--mean_answer", "1500"),
+    "calibrate": ("taylor", "calibrate", "{config}/measured_runs.csv", "--device", "h100-80g", "-o", "mine.yaml"),
+    "tune": ("taylor", "tune", "--shell_path", "{config}/pretrain_llama3_70b.sh", "--dry"),
+    "doctor": ("taylor", "doctor"),
 }  # fmt: skip
-"""The commands of the README, on small files."""
+"""The commands of the README, and others that start processes or load what is optional, on small files."""
 
 
 @pytest.fixture
@@ -48,6 +60,7 @@ def folder(tmp_path: Path):
 def run(folder: Path, *command: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [str(word) for word in command]
+    environment |= hostile.surroundings(pictures=any(word.endswith(".png") for word in words))
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     return done
@@ -57,7 +70,7 @@ def run(folder: Path, *command: str | Path, code: int = 0) -> subprocess.Complet
 @pytest.mark.parametrize("form, name", [*(("script", name) for name in COMMANDS), ("taylor", "evaluate")])
 def test_a_command_of_the_readme_imports_nothing_from_its_folder(folder, form, name):
     script, *words = (word.format(config=ROOT / "config", root=ROOT) for word in COMMANDS[name])
-    if name == "rank":
+    if "files" in words:
         (folder / "files").mkdir()
         shutil.copy(ROOT / "config" / "pretrain_llama2_7b.yaml", folder / "files")
     installed = Path(sys.executable).with_name(script.replace("_", "-"))
@@ -80,8 +93,7 @@ def test_no_program_of_the_folder_is_taken_for_a_solver(folder, solver):
 
 
 @pytest.mark.slow
-def test_neither_pyomo_s_finder_nor_the_path_lets_the_doctor_run_a_program_of_the_folder(folder, monkeypatch):
-    monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}:")
+def test_neither_pyomo_s_finder_nor_the_path_lets_the_doctor_run_a_program_of_the_folder(folder):
     told = json.loads(run(folder, *module_command("taylor", "doctor", "--json")).stdout)
     assert {each["name"] for each in told["solvers"]} >= {"HiGHS", "CBC", "scip"}
     assert not any(each["detail"].startswith(".") for each in told["solvers"])

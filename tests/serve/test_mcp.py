@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -18,6 +19,7 @@ from mcp.client.stdio import stdio_client
 from taylor.base.errors import InputError
 from taylor.command_lines import mcp as command
 from taylor.parsers.read import read_config
+from taylor.serve import mcp_server
 from taylor.serve.agent_paths import AgentPaths
 from taylor.serve.agent_questions import AgentQuestions
 from taylor.serve.mcp_server import TOOLS, tools
@@ -223,3 +225,11 @@ def test_the_command_refuses_a_folder_that_is_none_and_a_document():
         command.run(["--folder", "/absent/folder"])
     with pytest.raises(InputError, match="agent's"):
         command.run(["--json"])
+
+
+def test_a_line_that_is_too_long_becomes_one_message_and_the_next_is_read(monkeypatch):
+    monkeypatch.setattr(mcp_server, "MOST_LINE_BYTES", 8)
+    stream = io.BytesIO(b"short\n" + b"x" * 8 + b"\n" + b"y" * 50 + b"\n" + b"next\n" + b"z" * 20)
+    lines = mcp_server.BoundedLines(stream)
+    long = "the message is too long\n"
+    assert [lines._line() for _ in range(6)] == ["short\n", long, long, "next\n", long, ""]

@@ -14,6 +14,7 @@ import pytest
 
 from taylor.base.errors import WriteError
 from taylor.parsers.read import read_config
+from taylor.pipeline.plan import PipelinePlan
 from taylor.serve.child import DONE, JOB, work
 from taylor.serve.question import Question
 from taylor.workflows.measuring.history import Store, remember_solve
@@ -420,3 +421,12 @@ def test_a_start_file_of_each_framework_says_what_the_question_asks(client, fram
     assert config.strategy.global_batch == 512 and config.strategy.world_size == 64
     assert " on 8 ranks" not in made.json()["text"]
     assert client.post("/api/start/nosuch", json=ASK).status_code == 400
+
+
+@pytest.mark.parametrize(("again", "percent"), [(0, 0), (4, 10), (12, 40), (26, 80), (32, 100)])
+def test_the_recompute_of_a_files_plan_is_asked_in_steps_of_five_percent(again, percent):
+    from taylor.serve.own_files import _degrees
+
+    config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    plan = PipelinePlan({"dense": [[16, 16]]}, {"full": [[min(again, 16), max(0, again - 16)]]})
+    assert _degrees(config.replace(plan=plan))["recompute"] == percent

@@ -129,6 +129,33 @@ def test_a_folder_that_cannot_be_written_costs_no_plan(closed: Path, tmp_path: P
     assert not any(closed.iterdir())
 
 
+CONFIG = ROOT / "config"
+ANSWERS = {
+    "why-memory": ("why-memory", str(CONFIG / "pretrain_llama2_7b.yaml")),
+    "lengths": ("lengths", str(CONFIG / "finetune_llama3_70b_lora.sh"), "--lengths",
+                str(CONFIG / "sample_lengths.csv")),
+    "rl": ("rl", str(CONFIG / "rl_qwen3_8b_verl.sh"), "--generation", "tokens_per_s=6000,alone=80",
+           "--mean_prompt", "200", "--mean_answer", "1500"),
+    "timeline": ("timeline", "--log_dir", str(ROOT / "log")),
+    "layerwise": ("layerwise", "--costs", "estimate", "--model", "llama2-7b", "--device", "h100-80g", "--world_size",
+                  "8", "--seq", "4096", "--gbs", "16", "--micro_batches", "4"),
+    "evaluate": ("solve", str(CONFIG / "pretrain_llama2_7b.yaml"), "-evaluate", "y", "-dryrun", "n", "-check", "n"),
+}  # fmt: skip
+"""Commands whose answer is what they print, each with words of it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ANSWERS)
+def test_a_command_prints_its_answer_where_nothing_can_be_written(closed: Path, tmp_path: Path, command: str) -> None:
+    printed = {}
+    for folder in (closed, tmp_path):
+        done = without_rights(*ANSWERS[command], folder=folder)
+        assert done.returncode == 0, done.stderr
+        printed[folder] = [line for line in done.stdout.splitlines() if "written" not in line and ".json" not in line]
+    assert printed[closed] and not any(closed.iterdir())
+    assert len(printed[closed]) == len(printed[tmp_path])
+
+
 def test_a_folder_that_the_user_named_must_be_writable(closed: Path) -> None:
     config = str(ROOT / "config" / "pretrain_llama2_7b.yaml")
     done = without_rights("solve", "-yaml", config, "--output_path", "out", folder=closed)
