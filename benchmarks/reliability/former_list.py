@@ -32,6 +32,10 @@ _REPORT = (
 )
 _SIZE = "tests/parsers/test_hostile_size.py"
 _TIME = f"{_SIZE}::test_the_time_to_read_a_configuration_grows_with_its_length_and_no_faster"
+_DOCTOR = (
+    "tests/packaging/test_hostile_folder.py::"
+    "test_neither_pyomo_s_finder_nor_the_path_lets_the_doctor_run_a_program_of_the_folder"
+)
 _AGAIN = f"{_SIZE}::test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster"
 _FORMULAS = "tests/cost_model/test_outside_formulas.py"
 FORMER = (
@@ -494,5 +498,14 @@ FORMER = (
         "            stopper.check()\n", "",
         ("tests/pipeline_solver/test_layer_choices.py::"
          "test_choices_of_chunks_are_listed_no_longer_than_the_time_limit_allows",),
+    ),
+    # What the hostile surroundings of all commands found.
+    Former(
+        "the doctor runs a program of the working folder", "workflows/showing/doctor.py",
+        "    isolate_programs()\n", "", (_DOCTOR,),
+    ),
+    Former(
+        "an empty entry of PATH makes a program of the working folder a solver", "base/console.py",
+        "    isolate_path()\n", "", (_DOCTOR,),
     ),
 )  # fmt: skip
