@@ -12,10 +12,12 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _VARIANTS = re.compile(
-    r"-(?:instruct|base|chat|it|thinking|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|awq|gptq|preview|pt|mcore|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
+    r"-(?:instruct|base|chat|it|thinking|think|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|4bit|8bit|unsloth|awq|gptq|preview|pt|mcore|dequantized|deduped|\d{4})$",
     re.IGNORECASE,
 )
 """Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""
+_PURPOSES = re.compile(r"-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)", re.IGNORECASE)
+"""The same in front of a name's size, as in ``Qwen2.5-Coder-7B``."""
 _MAX_ENDS = 6
 _VENDORS = re.compile(r"^(?:NVIDIA|Meta|AI21)-", re.IGNORECASE)
 _DISTILLED = {
@@ -31,10 +33,21 @@ _DISTILLED = {
     "Llama-3.1-Tulu-3-8B-SFT": "Llama-3.1-8B",
     "Llama-3.1-Tulu-3-8B": "Llama-3.1-8B",
     "Sparse-Llama-3.1-8B-2of4": "Llama-3.1-8B",
+    "DeepSeek-R1-0528-Qwen3-8B": "Qwen3-8B",
+    "OpenReasoning-Nemotron-7B": "Qwen2.5-7B",
+    "OpenReasoning-Nemotron-14B": "Qwen2.5-14B",
+    "OpenReasoning-Nemotron-32B": "Qwen2.5-32B",
+    "QwenLong-L1-32B": "Qwen2.5-32B",
+    "Llama-3.1-Nemotron-70B-Instruct-HF": "Llama-3.1-70B",
+    "Hermes-3-Llama-3.1-8B": "Llama-3.1-8B",
+    "Hermes-3-Llama-3.1-70B": "Llama-3.1-70B",
+    "Hermes-3-Llama-3.1-405B": "Llama-3.1-405B",
+    "vicuna-7b-v1.5": "Llama-2-7b",
+    "vicuna-13b-v1.5": "Llama-2-13b",
 }
 """Models of another's shape, which their cards name as what they were trained from (deepseek-ai/DeepSeek-R1 README.md,
 «DeepSeek-R1-Distill Models»; those of agentica-org, deepcogito, katanemo, neuralmagic and allenai, whose Tulu 3 adds
-eight rows to the vocabulary)."""
+eight rows to the vocabulary; those of nvidia and lmsys; QwenLong-L1, arXiv:2505.17667; Hermes 3, arXiv:2408.11857)."""
 
 
 def named_model(
@@ -85,12 +98,12 @@ def named_model(
 
 
 def _shorter(name: str) -> Iterator[str]:
-    """The name, and the name without the ends that say nothing of its shape."""
+    """The name, and the name without the parts that say nothing of its shape."""
     for _ in range(_MAX_ENDS):
-        yield name
-        bare = _VENDORS.sub("", name)
-        if bare != name:
-            yield bare
+        # Some models for code have a shape of their own: the purpose goes last.
+        yield from dict.fromkeys(
+            without for said in (name, _PURPOSES.sub("", name)) for without in (said, _VENDORS.sub("", said))
+        )
         cut = _VARIANTS.sub("", name)
         if cut == name:
             return
