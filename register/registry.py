@@ -112,6 +112,7 @@ class Registry:
             key=lambda found: (
                 found.mtp_layers != model.mtp_layers,
                 found.tied_embedding != model.tied_embedding,
+                abs(found.learned_positions - model.learned_positions),
                 found.vocab != model.vocab,
                 found.vocab,
             )
