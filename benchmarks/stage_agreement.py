@@ -1,12 +1,15 @@
 """Random stages by the dry-run on fake tensors, by the analytical model, and through torch's allocator.
 
-    python -m benchmarks.stage_agreement [--jobs 40] [--seed 0] [--frameworks megatron torchtitan mindformers mindspeed]
+    python -m benchmarks.stage_agreement [--jobs 40] [--seed 0] [--frameworks megatron torchtitan mindformers mindspeed
+                                         bridge-lora peft-lora sharded-lora frozen]
 
 Each job is drawn from dense, GPT, MoE, latent and Mamba models of random sizes, with random degrees, recompute modes
-and precision. Of its first and its last stage the peak is compared by either way, without runtime buffers. A table has
-a line a framework, with what `dryrun.torch_stage.caching_allocator` takes of the card for the dry-run's requests, with
-and without expandable segments. Stages more than 2 % apart are listed with the parts that differ and the tensors of
-the dry-run in those parts, by the operator that made them; the exit code is then 1. Needs the extra ``torch``.
+and precision. Those named after LoRA train adapters of random rank beside random matrices, in the steps of
+Megatron-Bridge, of peft, and of peft under FSDP; `frozen` has frozen layers, ends and routers. Of its first and its
+last stage the peak is compared by either way, without runtime buffers. A table has a line a framework, with what
+`dryrun.torch_stage.caching_allocator` takes of the card for the dry-run's requests, with and without expandable
+segments. Stages more than 2 % apart are listed with the parts that differ and the tensors of the dry-run in those
+parts, by the operator that made them; the exit code is then 1. Needs the extra ``torch``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,27 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE, SELECT, even_plan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
+from taylor.register.adapters import (
+    ALL_MEGATRON,
+    DOWN,
+    EMBEDDING,
+    GATE,
+    HEAD,
+    JOINED_QKV,
+    KEY,
+    LATENTS,
+    MEGATRON_TARGETS,
+    MIXER_IN,
+    MIXER_OUT,
+    OUTPUT,
+    QUERY,
+    ROUTERS,
+    UP,
+    VALUE,
+    Adapters,
+)
 from taylor.register.frameworks import EXPERT_ACTIVATION, LATENT_UP, NORMS
+from taylor.register.frozen import with_frozen_layers
 from taylor.register.layers import AttentionSpec, LayerSpec, MambaSpec, MlaSpec, MlpSpec, MoeSpec
 from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import MXFP8, TENSORWISE
@@ -39,6 +62,10 @@ SHAPES = {
     "mindspeed": ("dense", "gpt", "moe", "latent", "hybrid"),
     "torchtitan": ("dense", "moe", "latent"),
     "mindformers": ("dense", "moe", "latent"),
+    "bridge-lora": ("dense", "moe", "gpt", "latent", "hybrid"),
+    "peft-lora": ("dense", "moe", "gpt", "latent", "hybrid"),
+    "sharded-lora": ("dense", "moe", "latent"),
+    "frozen": ("dense", "moe", "latent"),
 }
 """Kinds of models by framework, as far as it has them."""
 RULES = {
@@ -50,6 +77,19 @@ RULES = {
                                 expert_tensor_parallel=False),
     "mindformers": TrainingRules(framework=frameworks.MINDFORMERS, expert_tensor_parallel=False),
 }  # fmt: skip
+RULES |= {
+    "bridge-lora": RULES["megatron"],
+    "peft-lora": RULES["mindspeed"],
+    "sharded-lora": RULES["torchtitan"],
+    "frozen": RULES["megatron"],
+}
+LORA = ("bridge-lora", "peft-lora", "sharded-lora")
+_APART = (QUERY, KEY, VALUE, LATENTS, OUTPUT, MIXER_IN, MIXER_OUT, GATE, UP, DOWN)
+_TARGETS = {
+    "bridge-lora": (ALL_MEGATRON, MEGATRON_TARGETS, (JOINED_QKV, LATENTS, OUTPUT), (JOINED_QKV,)),
+    "peft-lora": (ALL_MEGATRON, MEGATRON_TARGETS, _APART, (QUERY, VALUE)),
+    "sharded-lora": (_APART, (QUERY, VALUE), (LATENTS, OUTPUT, DOWN, GATE, UP)),
+}
 
 
 @dataclass(frozen=True)
@@ -112,6 +152,31 @@ def _model(draw: random.Random, shape: str) -> ModelSpec:
     return model.replace(n_kv_heads=heads, head_dim=192, mla=latent, moe=moe, mtp_layers=draw.choice((0, 1)))
 
 
+def _adapters(draw: random.Random, framework: str) -> Adapters:
+    gathers, own = framework == "bridge-lora", draw.random()
+    return Adapters(
+        draw.choice((8, 16, 64)),
+        draw.choice(_TARGETS[framework]),
+        dropout=draw.random() < 0.3,
+        base_bytes=0.5 + 4 / 64 if not gathers and own < 0.25 else None,
+        gathers=gathers,
+        shared_by_experts=gathers,
+        beside_experts=gathers or own < 0.6,
+        saved=draw.choice(((), (), (EMBEDDING, HEAD))) if framework == "peft-lora" else (),
+    )
+
+
+def _partly_frozen(draw: random.Random, model: ModelSpec, rules: TrainingRules) -> tuple[ModelSpec, TrainingRules]:
+    """The job with frozen parts: layers in front or drawn one by one, ends, routers."""
+    parts = tuple(part for part in (EMBEDDING, HEAD, ROUTERS) if draw.random() < 0.5)
+    count = model.n_layers // 2
+    trains = [place >= count for place in range(model.n_layers)]
+    if draw.random() < 0.5:
+        trains = [draw.random() < 0.5 for _ in range(model.n_layers - 1)] + [True]
+    model = model.replace(mtp_layers=0)
+    return with_frozen_layers(model, trains, below=EMBEDDING not in parts), rules.replace(frozen=parts)
+
+
 def _rules(draw: random.Random, framework: str, shape: str) -> TrainingRules:
     rules = RULES[framework].replace(seq_length=draw.choice((2048, 4096, 8192)))
     if framework == "megatron":
@@ -121,6 +186,8 @@ def _rules(draw: random.Random, framework: str, shape: str) -> TrainingRules:
             rules = rules.replace(selective=(NORMS, LATENT_UP, EXPERT_ACTIVATION))
     if framework in ("megatron", "mindspeed") and shape == "gpt":
         rules = rules.replace(dropout=draw.random() < 0.5, flash_attention=draw.random() < 0.5)
+    if framework in LORA:
+        rules = rules.replace(adapters=_adapters(draw, framework))
     return rules
 
 
@@ -130,7 +197,9 @@ def jobs(framework: str, count: int, seed: int) -> Iterator[tuple[str, DryRun]]:
     for number in range(count):
         shape = SHAPES[framework][number % len(SHAPES[framework])]
         model, rules = _model(draw, shape), _rules(draw, framework, shape)
-        if framework == "torchtitan":
+        if framework == "frozen":
+            model, rules = _partly_frozen(draw, model, rules)
+        if rules.framework is frameworks.TORCHTITAN:
             model = model.replace(mtp_layers=0)
         tp, cp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 1, 2)), draw.choice((1, 2, 4))
         dp = draw.choice((8, 16))
@@ -142,11 +211,17 @@ def jobs(framework: str, count: int, seed: int) -> Iterator[tuple[str, DryRun]]:
             mbs=draw.choice((1, 1, 2)), micro_batches=draw.choice((1, 8)) if pp == 1 else 8,
         )  # fmt: skip
         mode = draw.choice((NONE, NONE, SELECT, FULL))
+        if framework == "sharded-lora" and mode == SELECT:
+            mode = FULL  # recompute by operator counts no adapters
         spec = ScheduleSpec() if vpp == 1 else ScheduleSpec(rules.framework.interleaved_schedule)
         plan = even_plan(model.layer_counts(), pp, vpp, recompute=mode)
         config = TrainingConfig(Path("job"), framework, model, strategy, rules, spec, None)
         narrow = f" {rules.narrow.name}" if rules.narrow else ""
         scores = "" if rules.flash_attention else " scores"
+        if rules.adapters is not None:
+            scores += f" r{rules.adapters.rank} {','.join(rules.adapters.targets)}"
+            scores += " dropout" * rules.adapters.dropout + " four bits" * (rules.adapters.base_bytes is not None)
+        scores += " frozen " + ",".join(rules.frozen) if framework == "frozen" else ""
         name = f"{number} {shape} {strategy.name} cp{cp} vpp{vpp} mbs{strategy.mbs} s{rules.seq_length} {mode}"
         yield f"{name}{narrow}{scores}", DryRun(config, strategy, plan)
 

@@ -33,7 +33,7 @@ STAGE_MODEL = "taylor.dryrun.torch_stage.run"
 _ROOT = Path(__file__).resolve().parent.parent
 _MODEL_SOURCES = (
     "dryrun/torch_stage", "dryrun/stage_memory.py", "cost_model", "pipeline", "register/model.py", "register/layers.py",
-    "register/pattern.py",
+    "register/pattern.py", "register/adapters.py",
 )  # fmt: skip
 """Sources that a stage's figures depend on, below `_ROOT`: a change in them makes kept results void."""
 _FORMAT = 1

@@ -66,6 +66,8 @@ class Adapted(NamedTuple):
         TP splits its columns (Megatron's row-parallel linear). Off: its rows.
     copies : int
         Matrices of that size: routed experts.
+    whole : bool
+        Every rank of TP has all of it and multiplies its own tokens: projections to latents.
     """
 
     target: str
@@ -74,6 +76,7 @@ class Adapted(NamedTuple):
     rows: bool = False
     copies: int = 1
     routed: bool = False
+    whole: bool = False
 
 
 def adapted_matrices(model: ModelSpec, layer: LayerSpec, adapters: Adapters) -> tuple[Adapted, ...]:
@@ -103,10 +106,12 @@ def _of_attention(hidden: int, attention: AttentionSpec) -> list[Adapted]:
     mla = attention.latent
     if mla is not None:
         query, rank = heads * attention.qk_width, mla.q_lora_rank
-        queries = [(hidden, query)] if rank is None else [(hidden, rank), (rank, query)]
-        keys = (hidden, mla.kv_lora_rank + mla.qk_rope_head_dim)
-        up = (mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim))
-        return [*(Adapted(LATENTS, *size) for size in (*queries, keys, up)), output]
+        queries = [Adapted(LATENTS, hidden, query)]
+        if rank is not None:
+            queries = [Adapted(LATENTS, hidden, rank, whole=True), Adapted(LATENTS, rank, query)]
+        keys = Adapted(LATENTS, hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, whole=True)
+        up = Adapted(LATENTS, mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim))
+        return [*queries, keys, up, output]
     q, k = heads * attention.head_dim, attention.n_kv_heads * attention.head_dim
     v = 0 if attention.shared_kv else attention.n_kv_heads * attention.v_width
     if attention.reused_kv:
@@ -146,6 +151,8 @@ def layer_adapter_groups(model: ModelSpec, layer: LayerSpec, adapters: Adapters)
             continue
         if adapters.gathers:
             groups += ParameterGroups(split=a + b)
+        elif each.whole:
+            groups += ParameterGroups(replicated=a + b)
         else:
             groups += ParameterGroups(split=a if each.rows else b, replicated=b if each.rows else a)
         groups += ParameterGroups(replicated=magnitudes) if each.rows else ParameterGroups(split=magnitudes)
@@ -311,9 +318,10 @@ def adapter_kept_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rul
     if adapters is None:
         return 0.0
     kept: Quantity = 0.0
+    sequence = 1 if rules.framework.activations.saves_gathered_inputs else np.where(degrees.sp, degrees.tp, 1)
     for each in adapted_matrices(model, layer, adapters):
         if not each.routed:
-            kept = kept + _kept_bytes(each, adapters, rules, degrees.tp, np.where(degrees.sp, degrees.tp, 1))
+            kept = kept + _kept_bytes(each, adapters, rules, degrees.tp, sequence)
     return kept
 
 
@@ -330,13 +338,17 @@ def _kept_bytes(
     each: Adapted, adapters: Adapters, rules: TrainingRules, ways: Quantity, sequence: Quantity
 ) -> Quantity:
     """Bytes a token of one adapter; peft's first matrix multiplies a rank's own tokens before they are gathered."""
-    apart = 1 if adapters.gathers else sequence
+    apart = 1 if adapters.gathers and not each.whole else sequence
     inner = adapters.rank / (1 if each.rows else apart)
     wide = each.width_in / (ways if each.rows else apart)
     # Results of the matrix and of the adapter, or their sum, for the magnitude's gradient.
-    scaled = _steps(adapters).kept * each.width_out / (1 if each.rows else ways) if adapters.decomposed else 0.0
+    out = each.width_out / (1 if each.rows else sequence if each.whole else ways)
+    scaled = _steps(adapters).kept * out if adapters.decomposed else 0.0
     kept: Quantity = rules.compute_bytes * (inner + scaled)
-    return kept + ((rules.compute_bytes + 1) * wide if adapters.dropout else 0.0)
+    # Megatron-Bridge drops a latent before it is gathered.
+    drops_own = adapters.gathers and each.target == LATENTS and not each.whole
+    mask = wide / (sequence if drops_own else 1)
+    return kept + (rules.compute_bytes * wide + mask if adapters.dropout else 0.0)
 
 
 def decomposed_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

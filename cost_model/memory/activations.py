@@ -279,7 +279,11 @@ def _attention(
     # Latent attention multiplies its input by two matrices, others by one joined matrix.
     each = rules.input_bytes_of(*((LATENTS,) if mla is not None else _QKV))
     inputs = each * (2 if mla is not None and rules.saved_narrow is not None else 1)
-    result = _norm_and_input(model, degrees, rules, 0 if NORMS in again and own_norm else inputs)
+    inputs = 0 if NORMS in again and own_norm else inputs
+    if mla is not None and rules.adapters is not None:
+        result = _norm_and_input(model, degrees, rules, 0) + _adapted_latent_input(model, mla, inputs, degrees, rules)
+    else:
+        result = _norm_and_input(model, degrees, rules, inputs)
     result = result + heads * attention.v_width * _context_bytes(attention, rules, again)
     if mla is not None and LATENT_UP in again:
         # The latents as they were before their norms.
@@ -309,6 +313,20 @@ def _attention(
     return result
 
 
+def _adapted_latent_input(
+    model: ModelSpec, mla: MlaSpec, input_bytes: float, degrees: Degrees, rules: TrainingRules
+) -> Quantity:
+    """Input of latent attention that adapters keep, bytes a token: their tokens' where every rank has all of a matrix.
+
+    The one beside queries that come from the hidden state takes what was gathered, in Megatron-Bridge's steps.
+    """
+    own: Quantity = input_bytes / input_split(degrees, rules)
+    gathers = rules.adapters is not None and rules.adapters.gathers
+    if gathers and mla.q_lora_rank is None:
+        own = own + np.where(np.greater(input_split(degrees, rules), 1), input_bytes, 0.0)
+    return own * model.hidden
+
+
 def score_bytes(rules: TrainingRules) -> int:
     """Bytes of a kept score: the softmax's output; with dropout its mask and output too (Korthikanti's 5as²b)."""
     return 2 * rules.compute_bytes + 1 if rules.dropout else rules.compute_bytes
@@ -318,6 +336,8 @@ def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collec
     """Bytes an element of the attention's result, which its kernel keeps and, without a gate, the GEMM behind it."""
     if attention.gate:
         return rules.compute_bytes
+    if ATTENTION_CORE in again and rules.adapters is not None:
+        return rules.input_bytes_of(OUTPUT)
     alone = ATTENTION_CORE in again and not _quantizes_again(rules)
     return rules.saved_input_bytes if alone else _shared_input(rules)
 
@@ -367,8 +387,10 @@ def _latent_projections(
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
     # The latent of the keys is a key as it is.
     multiplied = normed if sparse is None else mla.q_lora_rank or 0
-    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + rules.input_bytes_of(LATENTS) * multiplied
-    result = latent / input_split(degrees, rules)
+    gathers = rules.adapters is not None and rules.adapters.gathers
+    split = input_split(degrees, rules)
+    result: Quantity = rules.compute_bytes * (normed + mla.qk_rope_head_dim) / split
+    result = result + rules.input_bytes_of(LATENTS) * multiplied / (1 if gathers else split)
     if sparse is not None:
         return result + sparse.projected_bytes(heads, rules)
     # q, k and the K/V up-projection (V is a view of it).

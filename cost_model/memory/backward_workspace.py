@@ -24,6 +24,7 @@ from taylor.cost_model.memory.activations import (
     routed_slots,
     sequence_split,
 )
+from taylor.cost_model.memory.adapter_workspace import expert_adapter_bytes, mlp_adapter_bytes
 from taylor.cost_model.memory.states import group_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.frameworks import UNSAVED_OPERATORS
@@ -173,12 +174,17 @@ def _block_gradient_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, 
     extra: Quantity = 0.0
     if layer.moe is not None:
         extra = np.maximum(extra, _expert_workspace_bytes(model, layer.moe, degrees, rules))
+        other = _other_slots(layer.moe, degrees, rules)
+        extra = np.maximum(extra, expert_adapter_bytes(model, layer.moe, other, degrees, rules))
         shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
-        extra = np.maximum(extra, _mlp_workspace_bytes(model, shared, degrees, rules) if shared.width else 0.0)
+        if shared.width:
+            extra = np.maximum(extra, _mlp_workspace_bytes(model, shared, degrees, rules))
+            extra = np.maximum(extra, mlp_adapter_bytes(model, shared, degrees, rules))
     if layer.mlp is not None and rules.mlp_tiles:
         extra = np.maximum(extra, _tiled_mlp_bytes(model, layer, layer.mlp, degrees, rules))
     elif layer.mlp is not None:
         extra = np.maximum(extra, _mlp_workspace_bytes(model, layer.mlp, degrees, rules))
+        extra = np.maximum(extra, mlp_adapter_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
         extra = np.maximum(extra, _mixer_workspace_bytes(model, layer, degrees, rules))
     return extra

@@ -252,7 +252,8 @@ class PlanPeak:
         """Bytes of the table's new gradient, when nothing else of the micro-batch is left."""
         table = self._embedding
         made = table.pending if self.rules.parameter_shard else 0.0
-        if self.model.tied_embedding and self._late and not self.rules.parameter_shard:
+        trains = self.rules.at(EMBEDDING).adapters is None
+        if trains and self.model.tied_embedding and self._late and not self.rules.parameter_shard:
             made = self._table.total * self.rules.gradient_bytes
         if not self._passes:
             return made
@@ -274,7 +275,8 @@ class PlanPeak:
     @cached_property
     def _embedding(self) -> Block:
         block = self._sharded(self._table, self.rules.at(EMBEDDING), in_layer=False)
-        if not self.rules.framework.states.gathers_embedding_gradient:
+        trains = self.rules.at(EMBEDDING).adapters is None
+        if not (trains and self.rules.framework.states.gathers_embedding_gradient):
             return block
         # Its gradient has the rows of all ranks of TP until it is reduced.
         return replace(block, pending=self._table.total * self.rules.compute_bytes)
@@ -302,4 +304,5 @@ class PlanPeak:
             return Block(shard=shard)
         gathered = gathered_bytes(groups, self.strategy, rules, in_layer=in_layer)
         whole = 0.0 if stays_whole(rules, in_layer=in_layer) else float(gathered.weights)
-        return Block(whole, float(gathered.weights), float(gathered.gradients), shard)
+        pending = float(gathered.weights) if rules.adapters is None else 0.0
+        return Block(whole, pending, float(gathered.gradients), shard)

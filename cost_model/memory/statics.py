@@ -175,7 +175,8 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
     result = _states(groups, degrees, rules.of_part(EMBEDDING), copy_weights=copied, in_layer=False)
     if rules.saves(EMBEDDING):
         result = result + _states(groups, degrees, rules.trained, copy_weights=copied, in_layer=False)
-    if rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
+    trains = rules.at(EMBEDDING).adapters is None
+    if trains and rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
         rows = groups.split * (1 - 1 / degrees.tp) * np.greater(degrees.pp, 1)
         result = result + StateBytes(gradients=rows * rules.gathered().gradient_bytes)
     return result
@@ -456,7 +457,8 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
         least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
     table, largest = embedding_groups(model, degrees, rules), _largest_layer(model, degrees, rules)
     own = group_bytes(table, degrees, rules.at(EMBEDDING), in_layer=False).gradients
-    made: Quantity = late * table.total * rules.gradient_bytes if model.tied_embedding else 0.0
+    trains = rules.at(EMBEDDING).adapters is None
+    made: Quantity = late * table.total * rules.gradient_bytes if model.tied_embedding and trains else 0.0
     behind_head: Quantity = 0.0
     if rules.parameter_shard:
         gathered, head = (
@@ -465,7 +467,7 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
         )
         every_row = rules.framework.states.gathers_embedding_gradient
         ends, inner = (0.0 if stays_whole(rules, in_layer=inside) else 1.0 for inside in (False, True))
-        pending = table.total * rules.compute_bytes if every_row else gathered.weights
+        pending = trains * (table.total * rules.compute_bytes if every_row else gathered.weights)
         made = ends * gathered.weights + pending + np.maximum(gathered.gradients, largest.gradients)
         if keeps_gradients(rules):
             there = ends * head.weights + inner * largest.weights
@@ -486,7 +488,7 @@ def embedding_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: Training
     that they are, with every layer recomputed) and the workspace are gone.
     """
     states = rules.framework.states
-    if not (rules.parameter_shard and states.whole_in_pipeline):
+    if not (rules.parameter_shard and states.whole_in_pipeline) or rules.at(EMBEDDING).adapters is not None:
         return 0.0
     table = embedding_groups(model, degrees, rules)
     ways = 1 if states.gathers_embedding_gradient else degrees.tp

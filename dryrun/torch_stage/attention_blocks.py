@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from taylor.cost_model.job.strategy_table import ulysses_ranks
+from taylor.dryrun.torch_stage.adapters import Beside
 from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, unfused_attention
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import (
@@ -25,8 +26,9 @@ from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, SPLIT, Weight
+from taylor.register.adapters import JOINED_QKV, KEY, LATENTS, OUTPUT, QUERY, VALUE
 from taylor.register.frameworks import ATTENTION_CORE, LATENT_UP
-from taylor.register.layers import AttentionSpec
+from taylor.register.layers import AttentionSpec, LayerSpec
 
 
 class OutputGate(torch.autograd.Function):
@@ -58,12 +60,15 @@ class OutputGate(torch.autograd.Function):
 
 
 class GroupLinear(torch.autograd.Function):
-    """One GEMM a group of features: x [n, g, i] with weights [g, o, i] to [n, g, o]. Saves x, a view as it is."""
+    """One GEMM a group of features: x [n, g, i] with weights [g, o, i] to [n, g, o].
+
+    Saves x, a view as it is, unless the weight is frozen.
+    """
 
     @staticmethod
     @fused
     def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue) -> Tensor:
-        ctx.save_for_backward(x)
+        ctx.save_for_backward(x if weight.trains else None)
         ctx.weight, ctx.queue = weight, queue
         return torch.einsum("ngi,goi->ngo", x, weight.read()).contiguous()
 
@@ -71,7 +76,8 @@ class GroupLinear(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
         (x,) = ctx.saved_tensors
         weight = ctx.weight
-        ctx.queue.add(weight, lambda: _group_weight_gradient(x, dy))
+        if weight.trains:
+            ctx.queue.add(weight, lambda: _group_weight_gradient(x, dy))
         return _group_input_gradient(dy, weight), None, None
 
 
@@ -93,6 +99,7 @@ class _AttentionBase:
 
     def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
         self.site, self.queue, self.attention = site, queue, attention
+        self.beside = Beside(site, queue, LayerSpec("attention", attention))
         hidden, tp = site.model.hidden, site.strategy.tp
         self.heads = share(attention.n_heads, tp)
         # Copied where TP exceeds their number.
@@ -114,7 +121,7 @@ class _AttentionBase:
 
     def _common_weights(self) -> list[Weight]:
         own = [self.out_low, self.out, self.out_bias, self.sinks, self.indexer]
-        return [weight for weight in own if weight is not None]
+        return [weight for weight in own if weight is not None] + self.beside.weights()
 
     def _core(self, q: Tensor, *kv: Tensor, again: Collection[str]) -> Tensor:
         """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
@@ -139,12 +146,13 @@ class _AttentionBase:
             context = context.flatten(1)
         # Without a gate the attention kernel keeps the same tensor.
         y = Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways, None, gate is None)
+        y = self.beside.added(y, context, OUTPUT, scatter=self.site.shard_ways)
         return y if self.out_bias is None else Bias.apply(y, self.out_bias)
 
-    def _down(self, x: Tensor, weight: Weight, width: int, gather: int) -> Tensor:
+    def _down(self, x: Tensor, weight: Weight, width: int, gather: int, place: int = 0) -> Tensor:
         """A latent of the input's tokens: computed where they are, or, split by features, gathered and resharded."""
         if self.latent_ways == 1:
-            return Linear.apply(x, weight, self.queue)
+            return self.beside.added(Linear.apply(x, weight, self.queue), x, LATENTS, place=place)
         return Reshard.apply(Linear.apply(x, weight, self.queue, gather), x.shape[0], width)
 
     def _by_head(self, x: Tensor, heads: int) -> Tensor:
@@ -204,8 +212,10 @@ class Attention(_AttentionBase):
 
     def _qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         x, gather = gathered_once(x, self.site.shard_ways, self.site)
+        x, gather = self.beside.gathered(x, gather, JOINED_QKV, QUERY, KEY, VALUE)
         parts: list[Tensor] = [] if self.q_down is None else [self._low_rank_query(x, self.q_down, gather)]
         products = [Linear.apply(x, weight, self.queue, gather) for weight in self.qkv]
+        products = self.beside.added_to_parts(products, x, JOINED_QKV, (QUERY, KEY, VALUE), gather)
         del x
         for i, bias in enumerate(self.qkv_bias):
             products[i] = Bias.apply(products[i], bias)
@@ -284,7 +294,7 @@ class LatentAttention(_AttentionBase):
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         x, gather = gathered_once(x, self.site.shard_ways, self.site)
         if LATENT_UP in again:
-            query, latent = self._query_latent(x, gather), self._down(x, self.kv_down, self.kv_width, gather)
+            query, latent = self._query_latent(x, gather), self._key_latent(x, gather)
 
             def up(query: Tensor, latent: Tensor) -> tuple[Tensor, ...]:
                 return self._query(query, gather), *self._key_value(latent, gather)
@@ -293,7 +303,7 @@ class LatentAttention(_AttentionBase):
             del query, latent
         else:
             q = self._query(self._query_latent(x, gather), gather)
-            kv = list(self._key_value(self._down(x, self.kv_down, self.kv_width, gather), gather))
+            kv = list(self._key_value(self._key_latent(x, gather), gather))
         gate = None if self.gate is None else Linear.apply(x, self.gate, self.queue, gather)
         del x
         context = self._core(q, *kv, again=again)
@@ -310,10 +320,20 @@ class LatentAttention(_AttentionBase):
         assert self.mla.q_lora_rank is not None
         return self._down(x, self.q_down, self.mla.q_lora_rank, gather)
 
+    def _key_latent(self, x: Tensor, gather: int) -> Tensor:
+        return self._down(x, self.kv_down, self.kv_width, gather, self.query_matrices)
+
+    @property
+    def query_matrices(self) -> int:
+        """GEMMs of the queries, in front of those of keys and values."""
+        return 1 if self.q_down is None else 2
+
     def _query(self, x: Tensor, gather: int) -> Tensor:
         if self.q_down is not None:
             x = self._normed(x, self.q_norm)
-        q = self._by_head(Linear.apply(x, self.q_up, self.queue, gather), self.heads)
+        y = Linear.apply(x, self.q_up, self.queue, gather)
+        q = self._by_head(self.beside.added(y, x, LATENTS, gather, place=self.query_matrices - 1), self.heads)
+        del x, y
         return Rotate.apply(q, self.mla.qk_nope_head_dim, self.site.framework.activations.keeps_unrotated_queries)
 
     def _key_parts(self, latent: Tensor, gather: int) -> tuple[Tensor, Tensor]:
@@ -327,7 +347,9 @@ class LatentAttention(_AttentionBase):
     def _key_value(self, latent: Tensor, gather: int) -> tuple[Tensor, ...]:
         mla, heads = self.mla, self.heads
         compressed, rotary = self._key_parts(latent, gather)
-        up = self._by_head(Linear.apply(self._normed(compressed, self.kv_norm), self.ups[0], self.queue, gather), heads)
-        del compressed
+        normed = self._normed(compressed, self.kv_norm)
+        y = Linear.apply(normed, self.ups[0], self.queue, gather)
+        up = self._by_head(self.beside.added(y, normed, LATENTS, gather, place=self.query_matrices + 1), heads)
+        del compressed, normed, y
         still, v = SplitFeatures.apply(up, (mla.qk_nope_head_dim, mla.v_head_dim))
         return torch.cat([still, rotary.expand(-1, -1, heads, -1)], -1), v

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
 from taylor.dryrun.torch_stage.ends import Embedding, Head, PredictionModule
-from taylor.dryrun.torch_stage.kernels import GradientQueue
+from taylor.dryrun.torch_stage.kernels import Begin, GradientQueue
 from taylor.dryrun.torch_stage.layers import RecomputedGroup, TransformerLayer
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
@@ -90,6 +90,7 @@ class StageChunk:
         self.modules = [PredictionModule(site, queue, mode) for _, mode in modules]
         table = self.embedding.table if tied and self.embedding is not None else None
         self.head = Head(site, queue, table) if last else None
+        self.root = torch.empty(0, requires_grad=True, device=site.device)
         self.blocks: list[ShardedBlock] = []
         if site.rules.parameter_shard:
             self._shard(embedding is None)
@@ -118,6 +119,8 @@ class StageChunk:
             moved(x, activations_of(kind))
             with _survivors(activations_of(kind)):
                 x = _run(layer, x, next(blocks, None))
+                if not x.requires_grad:
+                    x = Begin.apply(self.root, x)
         if self.head is None:
             return x
         moved(x, LOGITS)

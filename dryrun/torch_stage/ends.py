@@ -16,14 +16,15 @@ from taylor.dryrun.torch_stage.layers import TransformerLayer
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+from taylor.register.adapters import BESIDE, EMBEDDING, HEAD
 from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS, IN_PLACE, STEP_BY_STEP
 
 
 class Lookup(torch.autograd.Function):
     """Rows of the (vocabulary-parallel) table, reduced over TP and scattered. Saves the token numbers.
 
-    The table's gradient is added row by row to the fp32 one. `root` carries the graph: a kernel with no
-    differentiable input would have none.
+    The table's gradient is added row by row to the fp32 one; a frozen table has none. `root` carries the graph: a
+    kernel with no differentiable input would have none.
     """
 
     @staticmethod
@@ -35,7 +36,8 @@ class Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
         (tokens,) = ctx.saved_tensors
-        _add_rows(ctx.weight, tokens, gathered(dy, ctx.scatter))
+        if ctx.weight.trains:
+            _add_rows(ctx.weight, tokens, gathered(dy, ctx.scatter))
         return None, None, None, None, None
 
 
@@ -79,19 +81,29 @@ class Embedding:
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
         gathers = split and site.rules.parameter_shard and states.gathers_embedding_gradient
         shape = (rows, model.hidden)
-        self.table = Weight(site, shape, group, copy=copy, in_layer=False, gathers_gradient=gathers)
+        own = site.at(EMBEDDING)
+        self.table = Weight(own, shape, group, copy=copy, in_layer=False, gathers_gradient=gathers)
         self.positions = None
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.
-            self.positions = Weight(site, (model.learned_positions, model.hidden), REPLICATED, copy=copy)
+            self.positions = Weight(own, (model.learned_positions, model.hidden), REPLICATED, copy=copy)
         self.beside = None
         if model.extra_parameters and whole:
-            self.beside = Weight(site, (model.extra_parameters,), REPLICATED)
+            self.beside = Weight(site.of_part(BESIDE), (model.extra_parameters,), REPLICATED)
+        self.frozen: list[Weight] = []
+        if site.rules.saves(EMBEDDING):
+            # The frozen tables beside copies that train.
+            self.frozen = [Weight(site, each.shape, of, in_layer=False) for each, of in self._tables(group)]
         self.root = torch.empty(0, requires_grad=True, device=site.device)
 
     def weights(self) -> list[Weight]:
         """Every weight of the embedding."""
-        return [weight for weight in (self.table, self.positions, self.beside) if weight is not None]
+        own = (self.table, self.positions, self.beside, *self.frozen)
+        return [weight for weight in own if weight is not None]
+
+    def _tables(self, group: str) -> list[tuple[Weight, str]]:
+        positions = [] if self.positions is None else [(self.positions, REPLICATED)]
+        return [(self.table, group), *positions]
 
     def __call__(self, tokens: Tensor, root: Tensor) -> Tensor:
         site = self.site
@@ -244,16 +256,21 @@ class Head:
 
     def __init__(self, site: Site, queue: GradientQueue, table: Weight | None = None) -> None:
         self.site, self.queue = site, queue
-        self.norm = NormLayer(site)
-        self.tied = table is not None
+        own = site.at(HEAD)
+        self.norm = NormLayer(site.of_part(HEAD))
+        saved = site.rules.saves(HEAD)
+        self.tied = table is not None and not saved
         group = SPLIT if site.splits_vocabulary else REPLICATED
         shape = (site.vocabulary, site.model.hidden)
-        self.table = Weight(site, shape, group, in_layer=False) if table is None else table
+        self.table = table if table is not None and not saved else Weight(own, shape, group, in_layer=False)
+        # The frozen head beside a copy that trains; a tied one is the embedding's.
+        self.frozen = Weight(site, shape, group, in_layer=False) if saved and table is None else None
         self.logits: list[Tensor] = []
 
     def weights(self) -> list[Weight]:
         """Every weight of the head, without a tied one."""
-        return self.norm.weights() if self.tied else [*self.norm.weights(), self.table]
+        own = [None if self.tied else self.table, self.frozen]
+        return [*self.norm.weights(), *(weight for weight in own if weight is not None)]
 
     def loss(
         self,

@@ -1,4 +1,4 @@
-"""Mixture-of-experts kernels and block: router, permutation, exchange over EP, grouped GEMMs.
+"""Mixture-of-experts kernels and block: router, permutation, exchange over EP.
 
 A token's experts are unknown without data, so tokens are spread evenly and the busiest rank receives
 capacity or imbalance times the even number, as `cost_model.memory.activations.routed_slots` says.
@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from taylor.dryrun.torch_stage.adapters import Beside
 from taylor.dryrun.torch_stage.counter import fused
+from taylor.dryrun.torch_stage.grouped_linear import GroupedLinear
 from taylor.dryrun.torch_stage.kernels import Bias, Gather, GradientQueue, Linear, Recompute, Reshard, Scatter, SwiGLU
 from taylor.dryrun.torch_stage.mlp import Mlp
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, ROUTED, Weight
+from taylor.register.adapters import DOWN, GATE, JOINED_UP, ROUTERS, UP
 from taylor.register.frameworks import EXPERT_ACTIVATION, EXPERT_ROWS, SHARED_ACTIVATION, SHARED_EXPERTS
-from taylor.register.layers import MlpSpec, MoeSpec
+from taylor.register.layers import LayerSpec, MlpSpec, MoeSpec
 
 
 class Permute(torch.autograd.Function):
@@ -82,64 +86,6 @@ def _exchanged(x: Tensor, rows: int) -> Tensor:
     return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
 
 
-class GroupedLinear(torch.autograd.Function):
-    """One GEMM an expert over its own rows: x [n, i] with weights [e, o, i], rows spread evenly. Saves x.
-
-    A bias [e, o] is added in place.
-    """
-
-    @staticmethod
-    @fused
-    def forward(
-        ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, bias: Weight | None = None,
-        kept_elsewhere: bool = False,
-    ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(weight.saved_input(x, kept_elsewhere=kept_elsewhere))
-        ctx.weight, ctx.queue, ctx.bias, ctx.shape = weight, queue, bias, x.shape
-        y = torch.bmm(_grouped(x, weight.shape[0]), weight.read().transpose(1, 2))
-        if bias is not None:
-            y.add_(bias.read()[:, None])
-        return _flat(y, x.shape[0])
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        (saved,) = ctx.saved_tensors
-        weight, shape = ctx.weight, ctx.shape
-        dy, casts = weight.cast_gradient(dy)
-        dx = _grouped_input_gradient(dy, weight)
-        ctx.queue.add(weight, lambda: _grouped_weight_gradient(saved, casts, dy, weight, shape))
-        if ctx.bias is not None:
-            ctx.bias.add_gradient(lambda: _grouped(dy, weight.shape[0]).sum(1))
-        return dx, None, None, None, None
-
-
-@fused
-def _grouped_input_gradient(dy: Tensor, weight: Weight) -> Tensor:
-    return _flat(torch.bmm(_grouped(dy, weight.shape[0]), weight.read()), dy.shape[0])
-
-
-@fused
-def _grouped_weight_gradient(
-    saved: Tensor, casts: Tensor | None, dy: Tensor, weight: Weight, shape: tuple[int, ...]
-) -> Tensor:
-    experts, x = weight.shape[0], weight.restored(saved, shape)
-    return torch.bmm(_grouped(dy, experts).transpose(1, 2), _grouped(x, experts))
-
-
-def _grouped(x: Tensor, experts: int) -> Tensor:
-    """[n, f] as [experts, n/experts, f], padded where n is no multiple."""
-    each = -(-x.shape[0] // experts)
-    missing = each * experts - x.shape[0]
-    if missing:
-        x = torch.cat([x, x.new_zeros((missing, x.shape[1]))])
-    return x.reshape(experts, each, x.shape[1])
-
-
-def _flat(x: Tensor, rows: int) -> Tensor:
-    y = x.reshape(-1, x.shape[2])
-    return y if y.shape[0] == rows else y[:rows].clone()
-
-
 class JoinedSwiGLU(torch.autograd.Function):
     """The activation of unfused experts: the joined GEMM's result is split into copies of gate and up.
 
@@ -191,13 +137,15 @@ class Experts:
         width = -(-moe.expert_hidden // split)
         local = -(-moe.n_experts // ep)
         outer, joined = h if moe.latent is None else moe.latent, width * (2 if moe.gated else 1)
-        self.router = Weight(site, (moe.router_rows, h), REPLICATED, counted=False)
+        routing = site.of_part(ROUTERS)
+        self.router = Weight(routing, (moe.router_rows, h), REPLICATED, counted=False)
         self.router_bias = Weight(site, (moe.router_rows,), REPLICATED) if moe.router_bias else None
         self.correction = Weight(site, (moe.router_rows,), REPLICATED) if moe.correction_bias else None
-        self.gate = Weight(site, (1, h), REPLICATED) if moe.shared_gate else None
+        self.gate = Weight(routing, (1, h), REPLICATED) if moe.shared_gate else None
         self.w1 = Weight(site, (local, joined, outer), ROUTED)
         self.w2 = Weight(site, (local, outer, width), ROUTED)
         self.biases = [Weight(site, (local, n), ROUTED) if moe.expert_bias else None for n in (joined, outer)]
+        self.beside = Beside(site, queue, LayerSpec("routed", moe=replace(moe, n_shared=0)))
         self.latents = _latent_projections(site, moe.latent)
         # Megatron-LM d98e8a64 megatron/core/transformer/moe/shared_experts.py:124: they have no biases.
         shared = moe.shared_width
@@ -214,7 +162,8 @@ class Experts:
     def weights(self) -> list[Weight]:
         """Every weight of the block."""
         own = [self.router, self.router_bias, self.correction, self.gate, *self.latents, self.w1, self.w2, *self.biases]
-        return [w for w in own if w is not None] + (self.shared.weights() if self.shared else [])
+        shared = self.shared.weights() if self.shared else []
+        return [w for w in own if w is not None] + self.beside.weights() + shared
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         """`again`: parts of the block that run again in backward; `given_up` takes those whose output is not kept."""
@@ -264,6 +213,7 @@ class Experts:
             slots = self._dispatch(Permute.apply(x, index))
         del x
         joined = GroupedLinear.apply(slots, self.w1, self.queue, self.biases[0], EXPERT_ROWS in again)
+        (joined,) = self.beside.added_to_parts([joined], slots, JOINED_UP, (GATE, UP), 1)
         del slots
         if EXPERT_ACTIVATION in again:
             weights = self._dispatch(probability)
@@ -273,6 +223,7 @@ class Experts:
         del joined
         # Dropped tensors come back, as they were, for the backward.
         y = GroupedLinear.apply(product, self.w2, self.queue, self.biases[1], EXPERT_ACTIVATION in again)
+        y = self.beside.added(y, product, DOWN)
         del product
         y = self._combine(y)
         if unfused:

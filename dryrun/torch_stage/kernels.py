@@ -59,6 +59,18 @@ def scattered(x: Tensor, ways: int) -> Tensor:
     return x if ways == 1 else x[: -(-x.shape[0] // ways)].clone()
 
 
+class Begin(torch.autograd.Function):
+    """A tensor from which on gradients are made: the result of layers that none reaches. `root` carries the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, root: Tensor, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        return None, None
+
+
 class Gather(torch.autograd.Function):
     """All-gather of a sequence-parallel tensor; backward reduce-scatters. Saves nothing."""
 
@@ -120,10 +132,11 @@ def _product(x: Tensor, weight: Weight, gather: int) -> Tensor:
 class Linear(torch.autograd.Function):
     """y = x·Wᵀ, split over TP by columns or rows.
 
-    Saves its input (its shard, under sequence parallelism; in its own type where that has fewer than 16 bits)
-    and no weight. `kept_elsewhere`: something else keeps the input too. Column-parallel: the gathered input lives
-    during the GEMM, and again in backward beside the gradient to be scattered. Row-parallel: the GEMM's result before
-    its reduce-scatter, and in backward the gathered gradient. `gather` and `scatter` are the ways, 1 for none.
+    Saves its input (its shard, under sequence parallelism; in its own type where that has fewer than 16 bits), none
+    where the weight is frozen, and no weight. `kept_elsewhere`: something else keeps the input too. Column-parallel:
+    the gathered input lives during the GEMM, and again in backward beside the gradient to be scattered. Row-parallel:
+    the GEMM's result before its reduce-scatter, and in backward the gathered gradient. `gather` and `scatter` are the
+    ways, 1 for none.
     """
 
     @staticmethod
@@ -131,7 +144,7 @@ class Linear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, gather: int = 1, scatter: int = 1,
         out_dtype: torch.dtype | None = None, kept_elsewhere: bool = False,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(weight.saved_input(x, kept_elsewhere=kept_elsewhere))
+        ctx.save_for_backward(weight.saved_input(x, kept_elsewhere=kept_elsewhere) if weight.trains else None)
         ctx.shape, ctx.dtype = x.shape, x.dtype
         ctx.weight, ctx.queue, ctx.gather, ctx.scatter = weight, queue, gather, scatter
         saved = queue.saved
@@ -152,7 +165,8 @@ class Linear(torch.autograd.Function):
         dy = dy if casts is not None else gathered(dy, ctx.scatter)
         # The input's gradient first; its scatter overlaps the weight's gradient, which needs the gathered input.
         dx = dy @ weight.read()
-        ctx.queue.add(weight, partial(_weight_gradient, dy, (casts, saved), weight, ctx.shape, gather))
+        if weight.trains:
+            ctx.queue.add(weight, partial(_weight_gradient, dy, (casts, saved), weight, ctx.shape, gather))
         return scattered(dx, gather), None, None, None, None, None, None
 
 

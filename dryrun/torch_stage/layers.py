@@ -32,7 +32,7 @@ from taylor.register.frameworks import (
     NORMS,
     UNSAVED_OPERATORS,
 )
-from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LIGHTNING, LayerSpec
+from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LIGHTNING, UNREACHED, LayerSpec
 
 Linear = GatedDeltaNet | KimiDeltaAttention | LightningAttention
 Mixer = Attention | LatentAttention | Mamba1 | Mamba2 | Linear
@@ -84,6 +84,7 @@ class TransformerLayer:
     """
 
     def __init__(self, site: Site, queue: GradientQueue, spec: LayerSpec, mode: str) -> None:
+        site = site.within(spec)
         self.site, self.queue, self.spec, self.mode = site, queue, spec, mode
         self.again = site.rules.recomputed_parts if mode == SELECT else ()
         self.norms = [NormLayer(site) for _ in range(spec.norm_count)]
@@ -117,7 +118,15 @@ class TransformerLayer:
         behind = [] if self.then is None else self.then.weights()
         return own + [weight for part in parts for weight in part.weights()] + behind
 
+    @property
+    def reached(self) -> bool:
+        """Whether a gradient passes through the layer."""
+        return self.spec.frozen != UNREACHED
+
     def __call__(self, x: Tensor) -> Tensor:
+        if not self.reached:
+            with torch.no_grad():
+                return self._run(x)
         if self.mode == FULL:
             return Recompute.apply(self._run, x)
         if UNSAVED_OPERATORS in self.again:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from torch import Tensor
 
+from taylor.dryrun.torch_stage.adapters import Beside
 from taylor.dryrun.torch_stage.attention import SplitFeatures
 from taylor.dryrun.torch_stage.attention_blocks import OutputGate
 from taylor.dryrun.torch_stage.kernels import GradientQueue, Linear, Norm, SiLU, gathered_once
@@ -23,7 +24,8 @@ from taylor.dryrun.torch_stage.mamba import GroupNorm
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
-from taylor.register.layers import LinearAttentionSpec
+from taylor.register.adapters import MIXER_IN, MIXER_OUT
+from taylor.register.layers import LayerSpec, LinearAttentionSpec
 
 
 class _LinearBase:
@@ -38,9 +40,19 @@ class _LinearBase:
         # Queries and keys before they are repeated for heads of values.
         self.keys, self.values = self.sizes.key_heads * linear.key_head_dim, self.sizes.values
         self.out = Weight(site, (site.model.hidden, self.values), SPLIT)
+        self.beside = Beside(site, queue, LayerSpec("mixer", linear=linear))
+
+    def _entered(self, x: Tensor) -> tuple[Tensor, int]:
+        """The input as the entering GEMMs take it, and the ways in which they gather it themselves."""
+        return self.beside.gathered(*gathered_once(x, self.site.shard_ways, self.site), MIXER_IN)
+
+    def _entering(self, x: Tensor, weight: Weight, gather: int, place: int = 0) -> Tensor:
+        """The result of one of the entering GEMMs, with its adapter's."""
+        return self.beside.added(Linear.apply(x, weight, self.queue, gather), x, MIXER_IN, gather, place=place)
 
     def _left(self, context: Tensor) -> Tensor:
-        return Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways)
+        ways = self.site.shard_ways
+        return self.beside.added(Linear.apply(context, self.out, self.queue, 1, ways), context, MIXER_OUT, scatter=ways)
 
 
 class GatedDeltaNet(_LinearBase):
@@ -63,11 +75,11 @@ class GatedDeltaNet(_LinearBase):
     def weights(self) -> list[Weight]:
         """Every weight of the mixer."""
         own = [self.project, self.convolution, self.decay, self.time_bias, self.norm, self.out]
-        return [weight for weight in own if weight is not None]
+        return [weight for weight in own if weight is not None] + self.beside.weights()
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, ways = gathered_once(x, self.site.shard_ways, self.site)
-        projected = Linear.apply(x, self.project, self.queue, ways)
+        x, ways = self._entered(x)
+        projected = self._entering(x, self.project, ways)
         del x
         qkv, gate, small = SplitFeatures.apply(projected, self.parts)
         del projected
@@ -130,27 +142,31 @@ class KimiDeltaAttention(_LinearBase):
         """Every weight of the mixer."""
         chain = (self.decay_down, self.decay_up, self.gate_down, self.gate_up)
         low = [each for each in chain if each is not None]
-        return [*self.project, *self.convolutions, *low, self.strength, *self.small, self.norm, self.out]
+        own = [*self.project, *self.convolutions, *low, self.strength, *self.small, self.norm, self.out]
+        return own + self.beside.weights()
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, ways = gathered_once(x, self.site.shard_ways, self.site)
-        parts = [Linear.apply(x, weight, self.queue, ways) for weight in self.project]
+        x, ways = self._entered(x)
+        parts = [self._entering(x, weight, ways, place) for place, weight in enumerate(self.project)]
         for place, weight in enumerate(self.convolutions):
             parts[place] = CausalConv.apply(parts[place], weight, self.site.strategy.mbs)
-        decay = self._low_rank(x, self.decay_down, self.decay_up, ways)
-        strength = Linear.apply(x, self.strength, self.queue, ways)
+        decay = self._low_rank(x, self.decay_down, self.decay_up, ways, 3)
+        strength = self._entering(x, self.strength, ways, 5 - (self.decay_down is None))
         context = KimiDeltaScan.apply(*parts, strength, decay, self.sizes, self.small)
         del parts, strength, decay
-        gate = self._low_rank(x, self.gate_down, self.gate_up, ways)
+        gate = self._low_rank(x, self.gate_down, self.gate_up, ways, 6 - (self.decay_down is None))
         del x
         heads = (len(context), self.sizes.heads, self.sizes.value)
         gated = GatedNorm.apply(context.view(heads), gate.view(heads), self.norm).view(context.shape)
         del context, gate
         return self._left(gated)
 
-    def _low_rank(self, x: Tensor, down: Weight | None, up: Weight, ways: int) -> Tensor:
-        """A GEMM in two halves, or whole where there is no first one."""
-        return Linear.apply(x if down is None else Linear.apply(x, down, self.queue), up, self.queue, ways)
+    def _low_rank(self, x: Tensor, down: Weight | None, up: Weight, ways: int, place: int) -> Tensor:
+        """A GEMM in two halves, or whole where there is no first one; `place` is the first one's."""
+        if down is None:
+            return self._entering(x, up, ways, place)
+        # Every rank has the first half whole, and runs it on its own tokens.
+        return self._entering(self._entering(x, down, 1, place), up, ways, place + 1)
 
 
 class LightningAttention(_LinearBase):
@@ -174,11 +190,11 @@ class LightningAttention(_LinearBase):
     def weights(self) -> list[Weight]:
         """Every weight of the mixer."""
         own = [self.project, self.convolution, self.gate, self.norm, self.out]
-        return [weight for weight in own if weight is not None]
+        return [weight for weight in own if weight is not None] + self.beside.weights()
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, ways = gathered_once(x, self.site.shard_ways, self.site)
-        qkv = Linear.apply(x, self.project, self.queue, ways)
+        x, ways = self._entered(x)
+        qkv = self._entering(x, self.project, ways)
         qkv = SiLU.apply(qkv) if self.convolution is None else self._convolved(qkv, self.convolution)
         q, k, v = (part.contiguous() for part in SplitFeatures.apply(qkv, self.parts))
         del qkv
@@ -186,7 +202,7 @@ class LightningAttention(_LinearBase):
         del q, k, v
         normed = GroupNorm.apply(context, self.norm, 1)
         del context
-        gated = OutputGate.apply(normed, Linear.apply(x, self.gate, self.queue, ways), False)
+        gated = OutputGate.apply(normed, self._entering(x, self.gate, ways, 1), False)
         del normed, x
         return self._left(gated)
 

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taylor.dryrun.torch_stage.adapters import Beside
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import Bias, GradientQueue, Linear, Scatter, gathered_once
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
-from taylor.register.layers import MambaSpec
+from taylor.register.adapters import MIXER_IN, MIXER_OUT
+from taylor.register.layers import LayerSpec, MambaSpec
 
 SCAN_CHUNK = 128
 """Tokens of a chunk of Mamba-2's scan (Megatron-LM d98e8a64 megatron/core/ssm/mamba_mixer.py:188)."""
@@ -157,6 +159,7 @@ class Mamba2:
             share(mamba.inner, tp), share(mamba.n_heads, tp), share(mamba.n_groups, tp), mamba.state
         )  # fmt: skip
         self.sizes = sizes
+        self.beside = Beside(site, queue, LayerSpec("mixer", mamba=mamba))
         self.project = Weight(site, (sizes.columns, hidden), SPLIT, counted=not bias)
         self.project_bias = Weight(site, (sizes.columns,), SPLIT) if bias else None
         self.small = [Weight(site, (sizes.convolved, mamba.conv_kernel), SPLIT)]
@@ -171,19 +174,21 @@ class Mamba2:
     def weights(self) -> list[Weight]:
         """Every weight of the mixer."""
         own = [self.project, self.project_bias, *self.small, self.norm, self.out, self.out_bias]
-        return [weight for weight in own if weight is not None]
+        return [weight for weight in own if weight is not None] + self.beside.weights()
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         ways = self.site.shard_ways
         x, gather = gathered_once(x, ways, self.site)
+        x, gather = self.beside.gathered(x, gather, MIXER_IN)
         projected = Linear.apply(x, self.project, self.queue, gather)
+        projected = self.beside.added(projected, x, MIXER_IN, gather)
         if self.project_bias is not None:
             projected = Bias.apply(projected, self.project_bias)
         y = Mamba2Scan.apply(projected, self.sizes, self.small)
         del x, projected
         if self.norm is not None:
             y = GroupNorm.apply(y, self.norm, self.sizes.groups)
-        y = Linear.apply(y, self.out, self.queue, 1, ways)
+        y = self.beside.added(Linear.apply(y, self.out, self.queue, 1, ways), y, MIXER_OUT, scatter=ways)
         return y if self.out_bias is None else Bias.apply(y, self.out_bias)
 
 
@@ -241,6 +246,8 @@ class Mamba1:
 
     def __init__(self, site: Site, queue: GradientQueue, mamba: MambaSpec) -> None:
         assert mamba.dt_rank is not None
+        if site.rules.adapters is not None and site.rules.adapters.reaches(MIXER_IN, MIXER_OUT):
+            raise ValueError("adapters beside the GEMMs in Mamba-1's kernel are not modelled by torch's stage model")
         self.site, self.queue = site, queue
         hidden, rank, bias = site.model.hidden, mamba.dt_rank, mamba.projection_bias
         inner, state = share(mamba.inner, site.strategy.tp), mamba.state

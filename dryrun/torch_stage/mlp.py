@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taylor.dryrun.torch_stage.adapters import Beside
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import (
     GELU,
@@ -21,9 +22,11 @@ from taylor.dryrun.torch_stage.kernels import (
     gathered_once,
     scattered,
 )
+from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
-from taylor.register.layers import MlpSpec
+from taylor.register.adapters import DOWN, GATE, JOINED_UP, UP
+from taylor.register.layers import LayerSpec, MlpSpec
 
 
 class RebuiltLinear(torch.autograd.Function):
@@ -48,7 +51,8 @@ class RebuiltLinear(torch.autograd.Function):
             product = ctx.activation(*inputs)
         dy = gathered(dy.to(product.dtype), ctx.scatter)
         dproduct = dy @ ctx.weight.read()
-        ctx.queue.add(ctx.weight, partial(_weight_gradient, dy, product.detach()))
+        if ctx.weight.trains:
+            ctx.queue.add(ctx.weight, partial(_weight_gradient, dy, product.detach()))
         edge = torch.autograd.graph.get_gradient_edge(product)
         del product
         torch.autograd.backward(edge, dproduct)
@@ -116,15 +120,19 @@ class Mlp:
         self.down = Weight(site, (model.hidden, part), SPLIT, counted=plain, kept_result=not ends_unkept)
         self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if mlp.bias else []
         self.down_bias = Weight(site, (model.hidden,), REPLICATED) if mlp.bias else None
+        self.beside = Beside(site, queue, LayerSpec("mlp", mlp=mlp))
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""
-        return [*self.up, self.down, *self.up_bias, *([self.down_bias] if self.down_bias else [])]
+        own = [*self.up, self.down, *self.up_bias, *([self.down_bias] if self.down_bias else [])]
+        return own + self.beside.weights()
 
     def __call__(self, x: Tensor, *, rebuild: bool, ways: int, kept_elsewhere: bool = False) -> Tensor:
         """`rebuild`: the activation function runs again in backward. `ways`: ranks over which x's tokens are split."""
         x, gather = gathered_once(x, ways, self.site)
+        x, gather = self.beside.gathered(x, gather, JOINED_UP, GATE, UP)
         parts = [Linear.apply(x, weight, self.queue, gather, 1, None, kept_elsewhere) for weight in self.up]
+        parts = self.beside.added_to_parts(parts, x, JOINED_UP, (GATE, UP) if self.gated else (UP,), gather)
         del x
         for i, bias in enumerate(self.up_bias):
             parts[i] = Bias.apply(parts[i], bias)
@@ -132,10 +140,23 @@ class Mlp:
         if self.gated:
             apart = _compiled_product if self.site.rules.compiled else _silu_and_product
             activation = _joined_swiglu if len(parts) == 1 else apart  # type: ignore[assignment]
-        if rebuild:
+        if rebuild and self.beside.reaches(DOWN):
+            y = self._down_of_rebuilt(activation, parts, ways)
+        elif rebuild:
             y = RebuiltLinear.apply(activation, self.down, self.queue, ways, *parts)
         else:
             product = activation(*parts)
             del parts
-            y = Linear.apply(product, self.down, self.queue, 1, ways)
+            y = self._down(product, ways)
         return y if self.down_bias is None else Bias.apply(y, self.down_bias)
+
+    def _down_of_rebuilt(self, activation: Callable[..., Tensor], parts: list[Tensor], ways: int) -> Tensor:
+        """The last GEMM and its adapter, which keeps the way to make its input again."""
+        given_up = GivenUpOutputs()
+        with given_up.saving():
+            (product,) = given_up.run(lambda *parts: (activation(*parts),), *parts)
+            return self._down(product, ways)
+
+    def _down(self, product: Tensor, ways: int) -> Tensor:
+        y = Linear.apply(product, self.down, self.queue, 1, ways)
+        return self.beside.added(y, product, DOWN, scatter=ways)

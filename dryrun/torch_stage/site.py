@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -11,6 +11,7 @@ from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.activations import residual_bytes
 from taylor.cost_model.memory.statics import vocabulary_ways
 from taylor.register.frameworks import Framework
+from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
 
 
@@ -35,6 +36,23 @@ class Site:
     rules: TrainingRules
     pieces: int = 1
     device: torch.device = torch.device("cpu")
+
+    @property
+    def trained(self) -> Site:
+        """The same rank for adapters, which train beside frozen matrices."""
+        return replace(self, rules=self.rules.trained)
+
+    def within(self, layer: LayerSpec) -> Site:
+        """The same rank for a layer, which may be frozen."""
+        return replace(self, rules=self.rules.within((layer,)))
+
+    def of_part(self, part: str) -> Site:
+        """The same rank for a part of the model, which may be frozen (`TrainingRules.frozen`)."""
+        return replace(self, rules=self.rules.of_part(part))
+
+    def at(self, end: str) -> Site:
+        """The same rank for the weights that compute at an end of the model."""
+        return replace(self, rules=self.rules.at(end))
 
     @property
     def framework(self) -> Framework:

@@ -15,6 +15,7 @@ from taylor.dryrun.torch_stage.counter import empty_of, fused
 from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, Rotate
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import SPLIT, Weight
+from taylor.register.adapters import LATENTS
 from taylor.register.frameworks import ATTENTION_CORE
 from taylor.register.layers import AttentionSpec
 
@@ -63,6 +64,9 @@ class SparseLatentAttention(LatentAttention):
 
     def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec, sparse: SparseLatent) -> None:
         super().__init__(site, queue, attention)
+        if self.beside.reaches(LATENTS):
+            problem = "adapters beside latent projections that sparse attention absorbs"
+            raise ValueError(f"{problem} are not modelled by torch's stage model")
         self.sparse = sparse
 
     def _up_projections(self) -> list[Weight]:

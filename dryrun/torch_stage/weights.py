@@ -76,12 +76,18 @@ class Weight:
         gathers_gradient: bool = False,
     ) -> None:
         self.site, self.counted, self.gathers_gradient = site, counted, gathers_gradient
+        self.trains = site.rules.adapters is None
+        """Off: frozen, without gradient and optimizer states."""
         self.kept_result = kept_result
         self.shape = shape
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy, in_layer=in_layer)
-        self.narrow = site.rules.saved_narrow if in_layer and group != REPLICATED else None
+        narrow = site.rules.saved_narrow if self.trains else site.rules.narrow
+        self.narrow = narrow if in_layer and group != REPLICATED else None
+        frozen = site.rules.adapters if in_layer and group != REPLICATED else None
+        self.stored_bytes = None if frozen is None else frozen.base_bytes
+        """Bytes an element of a frozen matrix that is written in the compute type for every use (QLoRA)."""
         """Number format where its GEMMs run in fewer than 16 bits, from copies of the weight."""
         quantized = site.rules.narrow if site.rules.narrow_gather and in_layer and group != REPLICATED else None
         self.gathers_narrow = None if group == ROUTED and not site.rules.narrow_experts else quantized
@@ -113,7 +119,7 @@ class Weight:
         self.gradient_shape = shape if whole_gradient else (math.ceil(states.gradients / width),)
         self.gradient_type = torch.float32 if width == framework.gradient_bytes else site.dtype
         self.main_grad: torch.Tensor | None = None
-        if not framework.fresh_gradients:
+        if self.trains and not framework.fresh_gradients:
             self.make_gradient()
         self.pending: torch.Tensor | None = None
         self.sharded = site.rules.parameter_shard
@@ -126,12 +132,18 @@ class Weight:
         return self.main_grad
 
     def _narrow_width(self, usual: float) -> float:
-        """Bytes an element of the whole weight: of its narrow copies where nothing else is stored."""
+        """Bytes an element of the whole weight: of what is stored in fewer bits, or of its only copies."""
+        if self.stored_bytes is not None:
+            return self.stored_bytes
         return self.narrow.weight_bytes if self.narrow is not None and self.site.rules.narrow_weights else usual
 
     def make_whole(self) -> None:
         """Make the weight as GEMMs take it."""
         site, count = self.site, math.prod(self.shape)
+        if self.stored_bytes is not None:
+            self.copies = _bytes(count * self.stored_bytes, site)
+            self.tensor = self._shape_alone(self.shape)
+            return
         if self.gathers_narrow is not None:
             self.copies = _bytes(count * self.gathers_narrow.input_bytes, site)
             self.tensor = self._shape_alone(self.shape)
@@ -147,12 +159,12 @@ class Weight:
         """Drop the whole weight, where a shard of it is stored."""
         if not self.kept:
             self.tensor = None
-            if self.site.rules.narrow_weights or self.gathers_narrow is not None:
+            if self.site.rules.narrow_weights or self.gathers_narrow is not None or self.stored_bytes is not None:
                 self.copies = None
 
     def read(self) -> torch.Tensor:
         """The weight as a GEMM takes it; made for the moment where no copy is kept."""
-        if self.tensor is not None:
+        if self.tensor is not None and self.stored_bytes is None:
             return self.tensor
         return torch.empty(self.shape, dtype=self.site.dtype, device=self.site.device)
 
@@ -167,10 +179,11 @@ class Weight:
         return _bytes(x.numel() * self.narrow.input_bytes, self.site)
 
     def cast_gradient(self, dy: torch.Tensor, ways: int = 1) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A gradient as GEMMs take it, cast before it is gathered over `ways`; and its two narrow copies."""
+        """A gradient as GEMMs take it, cast before it is gathered over `ways`; and its narrow copies."""
         if self.narrow is None:
             return dy, None
-        copies = _bytes(2 * ways * dy.numel() * self.narrow.input_bytes, self.site)
+        # The second copy is for the weight's gradient.
+        copies = _bytes((1 + self.trains) * ways * dy.numel() * self.narrow.input_bytes, self.site)
         return self._shape_alone((ways * dy.shape[0], *dy.shape[1:])), copies
 
     def restored(self, saved: torch.Tensor, shape: tuple[int, ...], ways: int = 1) -> torch.Tensor:
@@ -183,11 +196,13 @@ class Weight:
         return torch.empty(1, dtype=self.site.dtype, device=self.site.device).expand(shape)
 
     def add_gradient(self, make: Callable[[], torch.Tensor]) -> None:
-        """Add a micro-batch's gradient, in the shape of the weight.
+        """Add a micro-batch's gradient, in the shape of the weight; none to a frozen one.
 
         GEMMs add to the fp32 gradient as they run (`TrainingRules.adds_in_products`), or make a
         gradient first. Under FSDP it stays until the layer's backward is over (`ShardedBlock`).
         """
+        if not self.trains:
+            return
         if self.fused_accumulation and self.whole_gradient:
             _accumulate(self.make_gradient(), make)
             return

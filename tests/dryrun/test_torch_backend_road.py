@@ -196,18 +196,26 @@ def test_auto_never_chooses_torch_and_names_it_for_a_script_on_gpus(tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"adapters": Adapters(8)}, {"frozen": (EMBEDDING,)}, {"mlp_tiles": 4}],
-    ids=["adapters", "frozen", "tiled"],
+    ("changes", "found"),
+    [({"adapters": Adapters(8, decomposed=True)}, "DoRA's adapters"), ({"mlp_tiles": 4}, "a tiled MLP")],
+    ids=["DoRA", "tiled"],
 )
-def test_jobs_that_train_a_part_are_not_measured_as_a_full_training(tmp_path, changes):
-    """The stage model makes gradients and states for all weights: it would report several times the memory."""
+def test_jobs_that_the_stage_model_lacks_are_not_measured_as_others(tmp_path, changes, found):
     config = read_config(script(tmp_path))
     config = config.replace(rules=config.rules.replace(**changes))
-    with pytest.raises(InputError, match="--dryrun_backend: measures a language model all of whose weights.*estimate"):
+    with pytest.raises(InputError, match=f"--dryrun_backend: measures .*, and this job has {found}.*estimate"):
         open_backend(DryRunOptions("torch"), config, tmp_path)
     with open_backend(DryRunOptions("auto"), config, tmp_path) as backend:
         assert backend is None
+
+
+@pytest.mark.parametrize("changes", [{"adapters": Adapters(8)}, {"frozen": (EMBEDDING,)}], ids=["LoRA", "frozen"])
+def test_jobs_that_train_a_part_are_measured(tmp_path, changes):
+    config = read_config(script(tmp_path))
+    with open_backend(
+        DryRunOptions("torch"), config.replace(rules=config.rules.replace(**changes)), tmp_path
+    ) as backend:
+        assert isinstance(backend, TorchBackend)
 
 
 def test_jobs_with_a_vision_encoder_are_not_measured_without_it(tmp_path):

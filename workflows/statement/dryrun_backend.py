@@ -87,8 +87,7 @@ def beyond_stage_model(config: TrainingConfig) -> str:
     """What a job has that the stage model of torch knows nothing of, in words; empty where it has nothing such."""
     rules = config.rules
     parts = {
-        "adapters": rules.adapters is not None,
-        "frozen parts": bool(rules.frozen) or any(kind.frozen for kind in config.model.kinds),
+        "DoRA's adapters": rules.adapters is not None and rules.adapters.decomposed,
         "a tiled MLP": rules.mlp_tiles > 0,
         "a vision encoder": config.tower is not None,
     }
@@ -104,7 +103,7 @@ def _refuse_beyond_stage_model(config: TrainingConfig) -> None:
         See `beyond_stage_model`.
     """
     if found := beyond_stage_model(config):
-        problem = f"measures a language model all of whose weights train, and this job has {found}"
+        problem = f"measures a language model by its own operators, and this job has {found}"
         cure = "use --dryrun_backend estimate"
         raise InputError(problem, field="--dryrun_backend", value="torch", cure=cure)
 
