@@ -210,3 +210,14 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+SCRIPT = ".sh"
+"""The form of shell scripts, whatever their suffix."""
+SCRIPT_SUFFIXES = (SCRIPT, ".bash", ".sbatch", ".slurm")
+
+
+def form_of(path: Path) -> str:
+    """A file's suffix in small letters; that of a shell script is `SCRIPT`, whether Slurm or bash starts it."""
+    suffix = path.suffix.lower()
+    return SCRIPT if suffix in SCRIPT_SUFFIXES else suffix

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.base.files import SCRIPT, form_of
 from taylor.parsers.registry import LAUNCHERS
 from taylor.parsers.text.shell_source import ShellScript
-
-SHELL = ".sh"
 
 
 def refuse_launch_of_other(file: Path) -> None:
@@ -22,7 +21,7 @@ def refuse_launch_of_other(file: Path) -> None:
     InputError
         With the program, its configuration and how to give that.
     """
-    if file.suffix.lower() != SHELL:
+    if form_of(file) != SCRIPT:
         return
     script = ShellScript.read(file)
     words = " ".join(word.text for command in script.commands for word in command.words).replace("=", " ").split()

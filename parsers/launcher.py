@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from taylor.base.errors import InputError
+from taylor.base.files import form_of
 from taylor.cost_model.choices.module_choices import ModuleWords
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.strategy import Strategy
@@ -183,7 +184,7 @@ class Launcher(ABC):
 
     def recognises(self, path: Path, text: str) -> bool:
         """Return whether a file with this name and text is one of the launcher's."""
-        return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
+        return form_of(path) in self.suffixes and self.telltale.search(text) is not None
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """Default device of a job of this configuration.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
+from taylor.base.files import SCRIPT, form_of, read_text
 from taylor.parsers.text.yaml_edit import lookup
 from taylor.parsers.text.yaml_source import MAX_BYTES, YamlSource
 
@@ -262,7 +262,7 @@ def refuse_kinds(file: Path, kinds: Sequence[OtherFile]) -> None:
     InputError
         With the first such kind, why it is not read, and what to give instead.
     """
-    if file.suffix.lower() in (".sh", ".py"):
+    if form_of(file) in (SCRIPT, ".py"):
         said, text = "starts the job of", _COMMENT.sub("", _text(file))
         found = [kind for kind in kinds if kind.started and re.search(kind.started, text, re.MULTILINE)]
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from taylor.base.files import read_text
+from taylor.base.files import form_of, read_text
 from taylor.base.plugins import Loaded
 from taylor.parsers.late import Late, Launchers, forms_of
 from taylor.parsers.launcher import Launcher
@@ -97,7 +97,7 @@ def speaking_for(config: TrainingConfig) -> Launcher:
 
 def launchers_for(path: Path) -> list[Launcher]:
     """The launchers whose files end as this path does."""
-    return _known().for_suffix(path.suffix.lower())
+    return _known().for_suffix(form_of(path))
 
 
 def reading(path: Path) -> list[Launcher]:
@@ -109,7 +109,7 @@ def reading(path: Path) -> list[Launcher]:
     InputError
         When the file cannot be read.
     """
-    known, suffix = _known(), path.suffix.lower()
+    known, suffix = _known(), form_of(path)
     if known.count_of(suffix) > 1 and (found := recognising(path)):
         return found
     return known.for_suffix(suffix)
@@ -123,7 +123,7 @@ def recognising(path: Path) -> list[Launcher]:
     InputError
         When the file cannot be read.
     """
-    known, suffix = _known(), path.suffix.lower()
+    known, suffix = _known(), form_of(path)
     if not known.count_of(suffix):
         return []
     text = read_text(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.base.files import SCRIPT, form_of
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
 from taylor.parsers.galvatron.script import Started, training_started
 from taylor.parsers.galvatron.search_file import resolved
@@ -23,7 +24,7 @@ from taylor.register.registry import Registry
 
 GLOBAL = "global"
 """Name of the form for ``--to``."""
-SCRIPTS, YAMLS = (".sh",), (".yaml", ".yml")
+SCRIPTS, YAMLS = (SCRIPT,), (".yaml", ".yml")
 _SECTIONS = ("parallel", "model", "train")
 _SWITCHES = ("use_ulysses",)
 _NUMBERS = (
@@ -54,7 +55,7 @@ def read_any_strategy(file: Path, world: int | None = None) -> StrategyFile:
         When the file cannot be read, is none of these, or an option is missing, wrong or known to a running shell
         alone.
     """
-    suffix = file.suffix.lower()
+    suffix = form_of(file)
     if suffix in SCRIPTS:
         started = training_started(file)
         if started is None:

@@ -106,7 +106,7 @@ def _misfit(flags: Flags, world: int, degrees: tuple[int, int, int, int, int]) -
     if world % replica:
         near = choices(nearest_multiples(replica, world))
         return Misfit(
-            next(f"--{name}" for name in WORLD_FLAGS if flags.has(name)),
+            next((f"--{name}" for name in WORLD_FLAGS if flags.has(name)), "#SBATCH"),
             world,
             f"makes {world:,} ranks, which TP x PP x CP = {tp} x {pp} x {cp} = {replica:,} does not divide",
             f"start {near} ranks, or lower TP, PP or CP; --world_size plans a copy for other ranks",

@@ -15,6 +15,7 @@ from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_
 from taylor.parsers.text.flags import WORLD_FLAGS
 from taylor.parsers.text.script_flags import FlagForm, flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.slurm import with_nodes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,12 +83,22 @@ class Script(Launch):
         return type(self)(edit_flags(self._script, wanted, FORM, near=near))
 
     def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:
-        """See `Launch.with_ranks`: by the variable that counts the nodes, else by flags of the launcher."""
+        """See `Launch.with_ranks`: by the variable or the line of Slurm's that counts the nodes, else by flags of the
+        launcher."""
         flags = self.flags
-        if flags.world_size() == world or not flags.has(*WORLD_FLAGS):
+        if flags.world_size() == world or not (flags.has(*WORLD_FLAGS) or flags.start.tasks):
             return self, {}
         script, wanted = self._script, dict[str, Setting]()
-        per_node = flags.integer("nproc-per-node", "local-worker-num", default=8)
+        tasks = script.slurm.tasks_per_node or 8
+        per_node = flags.integer("nproc-per-node", "local-worker-num", default=tasks)
+        lines = None if world % per_node else with_nodes(script.text, world // per_node)
+        if lines is not None:
+            renumbered = ShellScript(lines, script.file)
+            if flags_of(renumbered, FORM).world_size() == world:
+                return Script(renumbered), wanted
+        if not flags.has(*WORLD_FLAGS):
+            cure = "state --nodes and --ntasks-per-node in #SBATCH lines of its head, as numbers"
+            raise InputError(f"do not let it start {world} ranks", file=self.file, field="#SBATCH", cure=cure)
         if world % per_node:
             per_node = world
             for name in ("nproc-per-node", "local-worker-num"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.parsers.named_model import named_model
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flags
 from taylor.register.model import ModelSpec
@@ -42,7 +43,7 @@ def read_vocabulary(flags: Flags, shape: tuple[int, ...], notes: list[str]) -> i
     vocab = flags.integer("vocab-size", default=None, high=MAX_SIZE)
     if vocab is not None:
         return -(-vocab // multiple) * multiple
-    vocab, why = _from_tokenizer(flags) or _from_shape(shape, flags.file.stem) or (_ASSUMED, "an assumption")
+    vocab, why = _from_tokenizer(flags) or _from_shape(shape, flags) or (_ASSUMED, "an assumption")
     padded = -(-vocab // multiple) * multiple
     notes.append(f"the file does not say the vocabulary: {padded} is taken ({why}); {_CURE}")
     return padded
@@ -65,7 +66,21 @@ def _from_tokenizer(flags: Flags) -> tuple[int, str] | None:
     kind = flag.values[0].text if flag is not None and flag.values else ""
     if not kind and "merge-file" in flags.by_name:
         kind = "GPT2BPETokenizer"  # The one tokenizer of Megatron's that reads merges.
-    return (_TOKENIZERS[kind], f"that of {kind}") if kind in _TOKENIZERS else None
+    return (_TOKENIZERS[kind], f"that of {kind}") if kind in _TOKENIZERS else _from_name(flags)
+
+
+def _from_name(flags: Flags) -> tuple[int, str] | None:
+    """The vocabulary of the registered model whose tokenizer is named, as in ``meta-llama/Meta-Llama-3-8B``."""
+    for name in ("tokenizer-name-or-path", "tokenizer-model"):
+        flag = flags.by_name.get(name)
+        if flag is None or not flag.values or flag.values[0].unknown:
+            continue
+        try:
+            model, _ = named_model(flag.values[0].text, flags.file, f"--{name}")
+        except InputError:
+            continue
+        return model.vocab, f"that of {model.name}, whose tokenizer --{name} names"
+    return None
 
 
 def _tokens(tokenizer: Any) -> int:
@@ -79,7 +94,7 @@ def _configured(config: Any) -> Any:
     return config["vocab_size"]
 
 
-def _from_shape(shape: tuple[int, ...], stem: str) -> tuple[int, str] | None:
+def _from_shape(shape: tuple[int, ...], flags: Flags) -> tuple[int, str] | None:
     """The vocabulary of the published models with these sizes; of a cut model, of those with its widths.
 
     A cut model has fewer layers, and may have fewer experts: its widths count, where all models that have them agree.
@@ -87,6 +102,7 @@ def _from_shape(shape: tuple[int, ...], stem: str) -> tuple[int, str] | None:
     """
     registry = Registry.load()
     models = [registry.model(name) for name in registry.model_names()]
+    models = [model for model in models if model.qk_norm is flags.has("qk-layernorm")]
     layers, *widths, experts = shape
     for same, alike in (
         (
@@ -101,7 +117,7 @@ def _from_shape(shape: tuple[int, ...], stem: str) -> tuple[int, str] | None:
             least = min(found, key=lambda model: model.vocab)
             return least.vocab, f"that of {least.name}, which has the same {same}"
         if found:
-            named = [model for model in found if _plain(stem).startswith(_plain(model.name.split("-")[0]))]
+            named = [model for model in found if _plain(flags.file.stem).startswith(_plain(model.name.split("-")[0]))]
             if len({model.vocab for model in named}) == 1:
                 return named[0].vocab, f"that of {named[0].name}, which has the same {same} and the file's name"
             return None

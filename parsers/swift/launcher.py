@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from taylor.base.files import SCRIPT, form_of
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
@@ -54,8 +55,8 @@ class Swift(NamedJobs, FlagLauncher):
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
-        suffix = path.suffix.lower()
-        telltale = self.telltale if suffix == ".sh" else YAML_TELLTALE
+        suffix = form_of(path)
+        telltale = self.telltale if suffix == SCRIPT else YAML_TELLTALE
         return suffix in self.suffixes and telltale.search(text) is not None
 
     def home_of_plan(self, config: TrainingConfig) -> Path:
@@ -87,7 +88,7 @@ class Swift(NamedJobs, FlagLauncher):
 
 def _launch(path: Path, register_path: Path | None = None, model: ModelSpec | None = None) -> SwiftScript:
     """A script, or the YAML of options that it names or that is given."""
-    if path.suffix.lower() != ".sh":
+    if form_of(path) != SCRIPT:
         return SwiftYaml(YamlSource.read(path), None, register_path, model)
     script = ShellScript.read(path)
     file = options_file(script)

@@ -60,6 +60,8 @@ class Start:
         A tool with options of its own starts it: no option's name is a sign of MindSpeed.
     to_state : callable
         The variable whose value settles a text at a place, as `ShellScript.to_state`.
+    tasks : int, optional
+        Processes that Slurm's ``srun`` starts; None where it starts none, or nothing says how many.
     """
 
     programs: tuple[str, ...] = ()
@@ -67,6 +69,7 @@ class Start:
     text: str = ""
     other_tool: bool = False
     to_state: Callable[[str, int | None], str | None] = _none_known
+    tasks: int | None = None
 
 
 class Flags:
@@ -214,6 +217,6 @@ class Flags:
             if workers is not None:
                 return workers
             per_node = self.integer("nproc-per-node", "local-worker-num", default=None)
-            return None if per_node is None else per_node * self.integer("nnodes", default=1)
+            return self.start.tasks if per_node is None else per_node * self.integer("nnodes", default=1)
         except InputError:
             return None  # Set by the cluster's scheduler, or from the outside.

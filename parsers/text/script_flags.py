@@ -11,6 +11,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.text.flags import Flag, Flags, Start
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
+from taylor.parsers.text.slurm import SlurmJob
 
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
 
@@ -46,13 +47,31 @@ def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     InputError
         When no command of the script, and no variable, holds training flags.
     """
-    words = launch_words(script, form)
+    command = _launch(script, form)
+    words = command.words
     program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
     started = takewhile(lambda word: not word.text.startswith("-"), words)
     programs = [word.text.rpartition("/")[2] for word in (*started, *words[program : program + 1])]
-    start = Start(tuple(dict.fromkeys(programs)), tuple(script.variables), script.text, to_state=script.to_state)
-    starting = len(_parse(words[:program]))
+    before = _parse(words[:program])
+    starter = command.within or words[:program]
+    tasks = _tasks(script.slurm, _parse(starter)) if any(word.text == "srun" for word in starter) else None
+    start = Start(
+        tuple(dict.fromkeys(programs)), tuple(script.variables), script.text, to_state=script.to_state, tasks=tasks
+    )
+    starting = len(before)
     return Flags(script.file, _parse(words), starting=starting, place=form.written, start=start)
+
+
+def _tasks(lines: SlurmJob, options: Sequence[Flag]) -> int | None:
+    """Processes that ``srun`` starts, by its own options and else by the script's ``#SBATCH`` lines."""
+    own = {flag.name: flag.values[0].text for flag in options if flag.values}
+
+    def stated(name: str, by_lines: int | None) -> int | None:
+        text = own.get(name, "")
+        return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else by_lines
+
+    nodes, each = stated("nodes", lines.nodes), stated("ntasks-per-node", lines.tasks_per_node)
+    return stated("ntasks", SlurmJob(nodes, lines.tasks, each).started)
 
 
 def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
@@ -63,6 +82,10 @@ def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
     InputError
         When there is neither.
     """
+    return _launch(script, form).words
+
+
+def _launch(script: ShellScript, form: FlagForm) -> Command:
 
     def score(words: Sequence[Word]) -> int:
         names = {flag.name for flag in _parse(words)}
@@ -73,7 +96,7 @@ def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
 
     commands: list[Command] = sorted((each for each in script.commands if each.words), key=rank)
     if commands and score(commands[-1].words) >= 2:
-        return commands[-1].words
+        return commands[-1]
     # A script that only sets the flags, for another one to start.
     parts = [word for variable in script.variables.values() for value in variable.words for word in value.split()]
     if score(parts) >= 2:
@@ -84,7 +107,7 @@ def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
             )
             raise InputError(f"{problem}stands elsewhere", file=script.file, cure=cure)
         script.notes.append("no command starts the training here: the flags of all variables are taken together")
-        return parts
+        return Command(tuple(parts), 0)
     first, second = form.beside[0], form.telltale[2]
     raise InputError(
         f"starts no training that is read: no command has flags such as {form.written(first)} and "

@@ -262,7 +262,11 @@ class ShellText:
             if operator.endswith("?"):
                 return [self._as_written(start, end)]
             words = self._default(default, start, end)
-            return words if variable is not None else [[char._replace(assumed=True) for char in word] for word in words]
+            if variable is None:
+                words = [[char._replace(assumed=True) for char in word] for word in words]
+            if operator.endswith("="):
+                self.variables[name] = Variable([Word(tuple(word)) for word in words], False)
+            return words
         if variable is None and name.isdecimal() and self.arguments is not None:
             return [[]]
         if variable is None:

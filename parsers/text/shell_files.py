@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from taylor.base.files import may_read
+from taylor.base.files import SCRIPT_SUFFIXES, may_read
 from taylor.parsers.text.shell_words import Word
 
 MOST_DEPTH = 4
@@ -15,7 +15,7 @@ MOST_DEPTH = 4
 MOST_FILES = 20
 _FOLDERS = 6
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
-_SUFFIXES = (".sh", ".bash", ".env")
+_SUFFIXES = (*SCRIPT_SUFFIXES, ".env")
 _OWN = r"[\"']?\$(?:0|\{0\}|\{?BASH_SOURCE(?:\[0\])?\}?)[\"']?"
 _RESOLVED = rf"[\"']?\$\(\s*(?:realpath|readlink\s+-f)\s+(?:--\s+)?{_OWN}\s*\)[\"']?"
 _DIRNAME = rf"\$?\(?\s*dirname\s+(?:--\s+)?(?:{_RESOLVED}|{_OWN})\s*\)?"

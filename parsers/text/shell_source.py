@@ -30,6 +30,7 @@ from taylor.parsers.text.shell_words import (
     read_again,
     variable_to_state,
 )
+from taylor.parsers.text.slurm import SlurmJob, slurm_job
 
 MAX_BYTES = 2**18
 """Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""
@@ -48,10 +49,12 @@ _COUNTING = re.compile(r"\s*\(\(([^;()]*);([^;()]*);([^;()]*)\)\)\s*;?\s*do\b")
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command: its words after expansion, and where it starts."""
+    """A simple command: its words after expansion, and where it starts; `within` are those of the command before the
+    shell that runs it, as in ``srun --nodes 2 bash -c '…'``."""
 
     words: tuple[Word, ...]
     start: int
+    within: tuple[Word, ...] = ()
 
 
 @dataclass
@@ -114,13 +117,15 @@ class ShellScript(ShellText):
         self._level: int = 0 if self.outer is None else self.outer._level + 1
         self._taken_in: list[Path] = [] if self.outer is None else self.outer._taken_in
         self._rounds = 0
+        self.slurm: SlurmJob = slurm_job(self.text) if self.outer is None else self.outer.slurm
         if self.outer is not None:
             self.variables, self.arguments = dict(self.outer.variables), self.outer.arguments
             self.outside, self._expanded = dict(self.outer.outside), self.outer._expanded
         else:
             start = self.start or current_start()
             self.arguments = None if start.arguments is None else list(start.arguments)
-            self.outside = start.values(self.file)
+            lines = {name: Variable([given(value)], False) for name, value in self.slurm.variables}
+            self.outside = {**lines, **start.values(self.file)}
         self.outside["BASH_SOURCE"] = Variable([given(str(self.file.absolute()))], True)
 
     def _run(self) -> None:
@@ -408,9 +413,9 @@ class ShellScript(ShellText):
         """The command of ``eval TEXT``, or of ``bash -c TEXT``: another program may start that shell."""
         if words[0].text == "eval":
             self.commands.append(Command(tuple(read_again(words[1:])), start))
-        for shell, option, text in zip(words, words[1:], words[2:], strict=False):
+        for at, (shell, option, text) in enumerate(zip(words, words[1:], words[2:], strict=False)):
             if option.text in ("-c", "-lc") and shell.text.rsplit("/")[-1] in ("bash", "sh"):
-                self.commands.append(Command(tuple(self._reread(text)), start))
+                self.commands.append(Command(tuple(self._reread(text)), start, tuple(words[:at])))
 
     def _reread(self, word: Word) -> list[Word]:
         """The words of a word that another shell reads: of '…' the expansions are followed now."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
+from taylor.base.files import form_of
 from taylor.command_lines.arguments import CommandParser, path_or_none
 from taylor.schemas.writing import print_document
 
@@ -179,7 +180,7 @@ def _tuner(args: argparse.Namespace, path: Path) -> bool:
     from taylor.report.measured import tuned_table, tuner_pairs
     from taylor.report.terminal import print_pairs, print_table
 
-    found = None if path.suffix.lower() in (*SCRIPTS, *YAMLS) else read_tuner_file(path)
+    found = None if form_of(path) in (*SCRIPTS, *YAMLS) else read_tuner_file(path)
     if found is None:
         return False
     if args.json:

@@ -12,7 +12,7 @@ from statistics import median
 
 from taylor.base.console import log
 from taylor.base.errors import InputError, TaylorError
-from taylor.base.files import read_text, write_atomic
+from taylor.base.files import form_of, read_text, write_atomic
 from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.memory.workspaces import allocated_mib
 from taylor.cost_model.profile import TimeRatios
@@ -297,7 +297,7 @@ def _usual_device(rows: Sequence[Run], options: CalibrateOptions) -> DeviceSpec:
 
 def _from_profiles(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured]]:
     folder = options.configs or options.source
-    files = sorted(path for path in folder.rglob("*") if path.suffix in CONFIGURATIONS and path.is_file())
+    files = sorted(path for path in folder.rglob("*") if form_of(path) in CONFIGURATIONS and path.is_file())
     if options.configs is None:
         files = [path for path in files if path.parent == folder]
     if not files:

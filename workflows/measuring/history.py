@@ -19,7 +19,7 @@ import taylor
 from taylor.base.console import log
 from taylor.base.database import BusyError, Database, open_database
 from taylor.base.errors import InputError, TaylorError, shortened
-from taylor.base.files import printable, read_text, write_atomic
+from taylor.base.files import form_of, printable, read_text, write_atomic
 from taylor.base.stored_rows import (
     MOST_CELL,
     Check,
@@ -278,7 +278,7 @@ class Store:
             if device is not None and row["device"] != device:
                 continue
             # The name comes from a store that others may write: only its ending is used.
-            suffix = Path(row["name"]).suffix
+            suffix = form_of(Path(row["name"]))
             file = f"{number}-{row['run']}-{row['number']}{suffix if suffix in SUFFIXES else '.yaml'}"
             write_atomic(folder / file, row["config"])
             figures = ["" if row[name] is None else row[name] for name in ("step_ms", "peak_mib")]

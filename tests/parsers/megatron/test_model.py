@@ -66,6 +66,11 @@ CUT_DEEPSEEK = (
     [
         (NO_VOCABULARY, 32000, "an assumption"),
         (NO_VOCABULARY + "--merge-file merges.txt\n", 50432, "that of GPT2BPETokenizer"),
+        (
+            NO_VOCABULARY + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-8B\n",
+            128256,
+            "that of llama3-8b, whose tokenizer --tokenizer-model names",
+        ),
         (LLAMA2_13B + "--ffn-hidden-size 13824\n--swiglu\n", 32000, "that of llama2-13b"),
         (CUT_DEEPSEEK, 129280, "that of deepseek-v3-671b, which has the same widths"),
         (CUT_DEEPSEEK + "--num-experts 256\n", 129280, "deepseek-v3-671b, which has the same widths and experts"),
