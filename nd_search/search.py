@@ -94,6 +94,7 @@ def search(
     peak_of: PeakEstimate = best_case_peak_mib,
     sources_of: Callable[[StrategyTable, str], tuple[str, ...]] = estimated_all,
     quick_solve: QuickSolve | None = None,
+    more_ms: Callable[[StrategyTable], NDArray[np.float64]] | None = None,
 ) -> SearchResult:
     """Search the strategies of a job.
 
@@ -107,6 +108,8 @@ def search(
         Names that source for each strategy of a table, under the requested recompute.
     quick_solve : callable, optional
         Solves strategies before they are chosen; without it they are chosen by the formula alone.
+    more_ms : callable, optional
+        Time of a step of each strategy beyond the formula's.
 
     Raises
     ------
@@ -123,7 +126,10 @@ def search(
     rules = _select(context, config, options, rules_path)
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
-    steps = _choose(fitting.table, context, options, quick_solve)
+    estimated_ms = _estimate_ms(fitting.table, context)
+    if more_ms is not None:
+        estimated_ms = estimated_ms + more_ms(fitting.table)
+    steps = _choose(fitting.table, estimated_ms, context, options, quick_solve)
     by_time = np.argsort(steps.step_ms, kind="stable")
     left_out = np.isin(by_time, [*steps.chosen, *steps.refused])
     order = np.concatenate([steps.chosen, by_time[~left_out]])
@@ -158,13 +164,14 @@ def explain(
     options: SearchOptions,
     strategy: Strategy,
     rules_path: Path | None = None,
+    peak_of: PeakEstimate = best_case_peak_mib,
 ) -> list[str]:
     """Reasons why one strategy is, or is not, among the candidates, a sentence each.
 
     Every rule is applied, not only the first that fails; the memory is given either way. What keeps the file's job from
     starting comes first.
     """
-    context = SearchContext.settle(config, device, options)
+    context = SearchContext.settle(config, device, options, peak_of)
     rules = _select(context, config, options, rules_path)
     table = StrategyTable.from_strategies([strategy])
     broken = [rule for rule in rules if not judge(rule, table, context).all()]
@@ -208,9 +215,12 @@ def _hindrance(misfit: Misfit) -> str:
 
 
 def _choose(
-    table: StrategyTable, context: SearchContext, options: SearchOptions, quick_solve: QuickSolve | None
+    table: StrategyTable,
+    estimated_ms: NDArray[np.float64],
+    context: SearchContext,
+    options: SearchOptions,
+    quick_solve: QuickSolve | None,
 ) -> ChosenSteps:
-    estimated_ms = _estimate_ms(table, context)
     if quick_solve is None:
         return choose_by_estimate(table, estimated_ms, options)
     steps = choose_by_solves(table, estimated_ms, options, quick_solve, context.device_limit_mib)

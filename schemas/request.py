@@ -33,6 +33,8 @@ Counts = Annotated[list[Annotated[int, Field(ge=0, le=10**7)]], Field(max_length
 Seconds = Annotated[float, Field(gt=0.0, le=MOST_SECONDS)]
 Margin = Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")]
 """MiB, or per cent as 5%."""
+Images = Annotated[str, StringConstraints(max_length=40, pattern=r"^[0-9.]*(x[0-9]+)?$")]
+IMAGES_HELP = "of a model with a vision encoder: images a sample on average, and patches an image, as 2.5 or 1.5x1024"
 Risk = Annotated[float, Field(ge=0.0, le=0.5)]
 _FRAMEWORKS = (*WRITTEN_FROM_MODELS, "json")
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Job(Asked):
     )
     peak_of: Literal["allocated", "card"] = Field(default="allocated", description="what measured_peak is")
     stage_limit: ByStage = Field(default={}, description="memory limit of single stages, MiB")
+    images: Images = Field(default="", description=IMAGES_HELP)
 
     @model_validator(mode="after")
     def _one_source(self) -> Job:
@@ -108,6 +111,9 @@ class Planning(Job):
     offload: bool = Field(default=False, description="choose modules whose saved inputs lie on the host")
     lend: Name | None = Field(
         default=None, description="mirror, or pairs STAGE:LENDER: choose layers whose activations lie on another stage"
+    )
+    encoder: Literal["nested", "beside"] = Field(
+        default="nested", description="beside: plan a vision encoder on ranks of its own, too, and compare"
     )
     time_limit: Seconds | None = Field(
         default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"
@@ -234,6 +240,7 @@ class Rank(Asked):
     risk: Risk | None = None
     allow_illegal: Names = []
     stage_limit: ByStage = {}
+    images: Images = Field(default="", description=IMAGES_HELP)
     prove: Count | Literal["all"] = Field(default=5, description="candidates that are solved to their proof")
     gap: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     time_limit: Seconds | None = Field(default=None, description="of one solve")

@@ -94,7 +94,7 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
     measured = MeasuredRun() if seen.learned is None else MeasuredRun(earlier=seen.learned.seen)
     job = FileJob(
         path=path, dryrun=False, check=False, device=ask.device, made_for_model=True, margin=ask.margin,
-        measured=measured, stage_limits=seen.limits,
+        measured=measured, stage_limits=seen.limits, images=ask.images,
     )  # fmt: skip
 
     def watch(progress: Progress) -> None:
@@ -140,7 +140,7 @@ def _model_job(ask: Question, models: Models) -> ModelJob:
     """Job whose strategies are searched."""
     return ModelJob(
         models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin,
-        framework=ask.framework, software=features_of(ask.software),
+        framework=ask.framework, software=features_of(ask.software), images=ask.images,
     )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
     files = write_strategies(_model_job(ask, models), folder / "work", RANKED)
     how = SolveOptions(time_limit=ask.seconds)
     options = RankOptions(how, 1, report=folder / FILES["report"], output=folder / "work")
-    candidates = load_candidates(files, ask.device, margin=ask.margin, seen=models.seen(ask))
+    candidates = load_candidates(files, ask.device, margin=ask.margin, seen=models.seen(ask), images=ask.images)
     ranking = rank(candidates, options, own=False)
     write_atomic(folder / FILES["table"], ranking.csv.read_bytes())
     run = None if store is None else remember_ranking(store, "taylor serve", [], ranking)

@@ -24,6 +24,7 @@ from taylor.pipeline.plan import FULL, Grid, PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.registry import Registry
+from taylor.register.tower import VISION
 from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.serve.assumptions import assumptions
 from taylor.serve.own_files import OWN, OwnFiles
@@ -39,6 +40,7 @@ from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from taylor.workflows.statement.schedules import require_schedule
 from taylor.workflows.statement.stated_file import StatedFile, read_for
+from taylor.workflows.statement.towers import with_images, with_tower
 
 MOST_KNOWN = 64
 """Models kept in memory."""
@@ -79,7 +81,7 @@ class Question(Degrees):
     """One setting of the page; unknown keys and values out of bounds are refused.
 
     `sp` None is sequence parallelism wherever tensors are parallel; `op` the distributed optimizer; `limit_mib` a limit
-    of every device in place of its own.
+    of every device in place of its own; `images` those of a model with a vision encoder.
     """
 
     model: str = Field(max_length=300)
@@ -96,6 +98,7 @@ class Question(Degrees):
     limit_mib: float | None = Field(default=None, gt=0.0, le=1e8)
     stage_limit: Stages = Field(default_factory=dict)
     run: SeenRun | None = None
+    images: str = Field(default="", max_length=40)
 
     @property
     def margin(self) -> MemoryMargin:
@@ -257,7 +260,7 @@ class Models:
             sp=ask.tp > 1 and ask.sp is not False, op=dp * ask.cp if ask.op else 1,
             micro_batches=ask.gbs // (dp * ask.mbs),
         )  # fmt: skip
-        config = base.replace(strategy=strategy, plan=None, margin=ask.margin)
+        config = self.with_images(base, ask).replace(strategy=strategy, plan=None, margin=ask.margin)
         if not ask.op:
             config = config.replace(rules=config.rules.replace(parallel_optimizer=False))
         if ask.limit_mib is not None:
@@ -269,6 +272,20 @@ class Models:
         except InputError as error:  # the file is the page's own, not the asker's
             raise InputError(str(error).removeprefix(f"{config.path}: ")) from None
         return config
+
+    @staticmethod
+    def with_images(config: TrainingConfig, ask: Question) -> TrainingConfig:
+        """Configuration with the images of a question.
+
+        Raises
+        ------
+        InputError
+            When the text states none, or the model has no encoder that is known.
+        """
+        try:
+            return with_images(config, ask.images)
+        except InputError as error:
+            raise InputError(error.problem, field="images", value=ask.images, cure=error.cure) from None
 
     def seen(self, ask: Question) -> SeenMemory:
         """What a run of other settings showed of the memory model, and limits of single stages.
@@ -312,9 +329,12 @@ class Models:
         ratios = estimate_ratios(config.model, config.strategy, config.rules, device.spec)
         memory, seen = estimate_memory(config, device.spec), self.seen(ask)
         seen.refuse([config], device.spec)
-        problem = seen.on(build_problem(config, memory, ratios), config, memory.source)
+        problem = with_tower(build_problem(config, memory, ratios), config, device.spec, memory.source)
+        problem = seen.on(problem, config, memory.source)
         even = plan_in_terms_of(problem, config.even_plan(config.strategy, FULL))
-        return EvenJob(config, device, memory, ratios, seen, problem, _recomputed(even, even.total_layers(), ask))
+        return EvenJob(
+            config, device, memory, ratios, seen, problem, _recomputed(even, even.without(VISION).total_layers(), ask)
+        )
 
     def answer(self, ask: Question) -> dict[str, Any]:
         """Step, MFU and memory by stage of the even plan, by the analytical model and one pass over the event graph.
@@ -359,7 +379,7 @@ class Models:
             "verdict": planned.verdict_dict(judged),
             "learned": [] if seen.learned is None else list(seen.learned.sentences),
             "parts": {name: list(mib) for name, mib in parts.mib.items()},
-            "layers": [sum(stage) for stage in zip(*plan.total_layers(), strict=True)],
+            "layers": [sum(stage) for stage in zip(*plan.without(VISION).total_layers(), strict=True)],
             "unmodelled": [flag.sentence for flag in config.unmodelled],
             "answered_in_ms": 1000.0 * (time.perf_counter() - began),
         }

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from taylor.base.budget import TimeBudget
 from taylor.base.documents import RESULT
 from taylor.base.errors import InputError
 from taylor.cost_model.errors.margin import MemoryMargin
@@ -52,6 +53,7 @@ from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.size import LEAST, MOST, Size, SizeOptions
 from taylor.workflows.searching.size import size as size_training
 from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated
@@ -59,7 +61,9 @@ from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.legality import refuse_unknown_rules, rules_waived
 from taylor.workflows.statement.measured_run import ALLOCATED, MeasuredRun, StageMeasurement
 from taylor.workflows.statement.options import LISTED, AskedModules, FileJob, RatioChoice
+from taylor.workflows.statement.own_ranks import NESTED, asked_beside, refuse_beside
 from taylor.workflows.statement.stated_file import StatedFile
+from taylor.workflows.statement.towers import peaks_with_tower, tower_step_ms, with_images
 
 Configuration = str | Path | TrainingConfig
 """Path of a configuration, or the configuration that `read` returned."""
@@ -92,6 +96,7 @@ def evaluate(
     risk: float | None = None,
     margin: float | str | None = None,
     allow_illegal: Sequence[str] = (),
+    images: str = "",
 ) -> Planned:
     """Evaluate a plan: step time, peak memory by stage, idle time.
 
@@ -101,7 +106,7 @@ def evaluate(
     plan : PipelinePlan, optional
         The plan; the one in the configuration when omitted. A problem needs one.
     device, ratios, memory, measured_peaks, out_of_memory, peak_of, earlier, stage_limits, stage_devices, risk, margin
-    allow_illegal
+    allow_illegal, images
         As in `solve`. The measured run is that of the plan in the configuration, whatever `plan` is.
 
     Raises
@@ -119,6 +124,7 @@ def evaluate(
         "stage_devices": _rows(stage_devices),
         "measured": _run(measured_peaks, out_of_memory, peak_of, earlier),
         "stage_limits": _by_stage(stage_limits),
+        "images": images,
     }
     whole = _stated(config, device, ratios, **stated)
     profile = _memory(memory, whole)
@@ -144,6 +150,8 @@ def solve(
     recompute_modules: bool = False,
     offload: bool = False,
     lend: str = "",
+    images: str = "",
+    encoder: str = NESTED,
     offload_optimizer: bool = False,
     stage_devices: str | Sequence[tuple[str, int]] = (),
     stage_order: str = LISTED,
@@ -188,6 +196,11 @@ def solve(
         Whether recompute by module, saved inputs on the host, and the optimizer on the host may be chosen.
     lend : str
         Stages whose saved activations may lie on another one: ``"mirror"``, or pairs ``"0:7,1:7"``.
+    images : str
+        Images a sample on average, and where needed patches an image, of a job with a vision encoder: ``"2.5"``,
+        ``"1.5x1024"``.
+    encoder : str
+        ``nested``: a vision encoder lies on the first stage; ``beside``: it is planned on ranks of its own too.
     stage_devices : str or sequence of (name, stages)
         Stages on several kinds of devices: ``"a100-80g:4,h100-80g:4"``, or the same as pairs.
     stage_order : str
@@ -239,7 +252,7 @@ def solve(
         given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None, "risk": risk, "margin": margin}
         given |= {"low_mem": low_mem, "stage_devices": stage_devices or None, "select": select or None}
         given |= {"recompute_modules": recompute_modules or None, "offload": offload or None}
-        given |= {"offload_optimizer": offload_optimizer or None, "lend": lend or None}
+        given |= {"offload_optimizer": offload_optimizer or None, "lend": lend or None, "images": images or None}
         named = [name for name, value in given.items() if value is not None]
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
@@ -247,7 +260,7 @@ def solve(
     config = _with_margin(what, risk, margin)
     choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule, "low_memory": low_mem}
     choices |= {"modules": AskedModules(recompute_modules, offload), "offload_optimizer": offload_optimizer}
-    choices |= {"lend": lend}
+    choices |= {"lend": lend, "images": images, "beside": asked_beside(encoder)}
     choices |= {"stage_devices": _rows(stage_devices), "stage_order": stage_order}
     choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
     run = _run(measured_peaks, out_of_memory, peak_of, earlier)
@@ -255,7 +268,13 @@ def solve(
     if not file.job.has_choices:
         file.refuse_early(())
     profile = _memory(memory, file)
-    return _planned(solve_stated(with_measured(file, profile), profile, how, on_progress))
+    if file.job.beside:
+        refuse_beside(file, profile.source)
+    file = with_measured(file, profile)
+    planned = solve_stated(file, profile, how, on_progress)
+    if file.job.beside:
+        planned = replace(planned, beside=best_beside(file, how, TimeBudget.of(time_limit)))
+    return _planned(planned)
 
 
 def search(
@@ -266,6 +285,7 @@ def search(
     allow_illegal: Sequence[str] = (),
     risk: float | None = None,
     margin: float | str | None = None,
+    images: str = "",
     **options: Any,
 ) -> Found:
     """Search the parallel strategies of a configuration: those that obey the rules and fit the memory.
@@ -278,7 +298,7 @@ def search(
         Folder of one's own rules; its Python files are run.
     allow_illegal : sequence of str
         Names of legality rules that do not apply.
-    risk, margin
+    risk, margin, images
         As in `solve`.
     **options
         Fields of `SearchOptions`: ``world_size``, ``gbs``, ``search``, ``fix``, ``bounds``, ``profile_num``, ….
@@ -295,8 +315,13 @@ def search(
     refuse_unknown_rules(allow_illegal, config)
     options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
     chosen = choose_device(config, device)
+    config = with_images(config, images)
     solves = QuickSolves(config, chosen, allow_illegal=rules_waived(options["disabled_rules"], config))
-    return Found(config, search_space(config, chosen.spec, SearchOptions(**options), rules, quick_solve=solves))
+    found = search_space(
+        config, chosen.spec, SearchOptions(**options), rules, quick_solve=solves,
+        peak_of=peaks_with_tower(config, chosen.spec), more_ms=tower_step_ms(config, chosen.spec),
+    )  # fmt: skip
+    return Found(config, found, images)
 
 
 def rank(
@@ -315,6 +340,7 @@ def rank(
     allow_illegal: Sequence[str] = (),
     risk: float | None = None,
     margin: float | str | None = None,
+    images: str = "",
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
@@ -343,7 +369,7 @@ def rank(
         Page to write, True beside the table.
     allow_illegal : sequence of str
         Names of legality rules that a candidate may break.
-    risk, margin
+    risk, margin, images
         As in `solve`; those of the search where there was one.
 
     Raises
@@ -357,7 +383,7 @@ def rank(
     free = _margin(MemoryMargin(), risk, margin)
     if isinstance(candidates, Found):
         free = _margin(candidates.config.margin, risk, margin)
-        device = device or candidates.result.device
+        device, images = device or candidates.result.device, candidates.images
         files = _emit(candidates, output / "candidates")
         ranks = candidates.result.candidates.row(0).world_size
         compared = [candidates.config.path] if runs_on(candidates.config, ranks) else []
@@ -375,7 +401,7 @@ def rank(
     table = None if ratios is None else Path(ratios)
     known = load_candidates(
         [*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal, ranks=ranks,
-        margin=free,
+        margin=free, images=images,
     )  # fmt: skip
     own = known[-1] if compared else not isinstance(candidates, Found)
     return rank_candidates(known[: len(files)], options, own=own)

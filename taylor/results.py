@@ -165,10 +165,13 @@ class Found:
         Configuration whose strategies were searched.
     result : SearchResult
         Candidates, their memory, and what was pruned.
+    images : str
+        Images of a job with an encoder, as they were stated.
     """
 
     config: TrainingConfig
     result: SearchResult
+    images: str = ""
 
     @property
     def strategies(self) -> list[Strategy]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from taylor.register.model import DENSE, MTP, ModelSpec, kind_of
 TOLERANCE_MIB = 0.01
 """Width at which the search for the least peak stops; the lower end is reported."""
 
+InFront: TypeAlias = Callable[[StrategyTable], tuple[NDArray[np.float64], NDArray[np.float64]]]
+"""MiB of what lies in front of the model's layers, for every strategy: states, and what a micro-batch keeps."""
+
 _BLOCK = 400_000
 """Stage-rows of one pass, so that the working arrays fit in the cache."""
 
@@ -30,6 +34,7 @@ def best_case_peak_mib(
     recompute: str = "best",
     device_limit_mib: float | None = None,
     schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
+    in_front: InFront | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Peak of the heaviest stage under the memory-friendliest offset, for every strategy of a table.
 
@@ -46,6 +51,8 @@ def best_case_peak_mib(
         either way).
     schedule : ScheduleSpec
         Every row runs it as its virtual stages ask (`ScheduleSpec.for_interleaves`).
+    in_front : callable, optional
+        What the first stage holds in front of the model's layers.
 
     Returns
     -------
@@ -67,7 +74,7 @@ def best_case_peak_mib(
         step = max(1, _BLOCK // int(table.pp[rows[0]]))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
-            search = _LeastPeakSearch.of(model, rules, table.select(block), mode, schedule)
+            search = _LeastPeakSearch.of(model, rules, table.select(block), mode, schedule, in_front)
             peak[block], heaviest[block] = search.least_peak(device_limit_mib)
     return peak, heaviest
 
@@ -115,7 +122,13 @@ class _LeastPeakSearch:
 
     @classmethod
     def of(
-        cls, model: ModelSpec, rules: TrainingRules, table: StrategyTable, mode: str, schedule: ScheduleSpec
+        cls,
+        model: ModelSpec,
+        rules: TrainingRules,
+        table: StrategyTable,
+        mode: str,
+        schedule: ScheduleSpec,
+        in_front: InFront | None = None,
     ) -> _LeastPeakSearch:
         stages, interleaves = int(table.pp[0]), int(table.vpp[0])
         schedule = schedule.for_interleaves(interleaves, rules.framework)
@@ -138,6 +151,9 @@ class _LeastPeakSearch:
             alive = alive_lower_bound(schedule, stages, interleaves, stage, table.micro_batches)
             fewest = np.minimum.reduce(np.array(alive))
             base[stage] = least_kept * (sum(alive) - interleaves * fewest)
+            if stage == 0 and in_front is not None:
+                states, each = in_front(table)
+                base[0] += states + each * fewest
             costs = {kind: layer[kind] + kept[kind] * fewest for kind in layer}
             if mixed:
                 slope[stage], below = _average_and_dip(counts, costs)

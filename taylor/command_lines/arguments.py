@@ -794,6 +794,38 @@ def add_module_options(group: Any) -> None:
     )
 
 
+def add_encoder_options(group: Any) -> None:
+    """Add the images of a job with a vision encoder, and the encoder's place, the same in all three tools."""
+    group.add_argument(
+        "--images",
+        default="",
+        metavar="IMAGES[xPATCHES]",
+        help="images a sample on average, and patches an image, of a job with a vision encoder: 2.5, 1.5x1024 "
+        "(default: what its files state, else 1x1024)",
+    )
+    group.add_argument(
+        "--encoder",
+        choices=("nested", "beside"),
+        default="nested",
+        help="beside: solve also plans the vision encoder on ranks of its own, for every split of the ranks, and "
+        "compares; such a split is not written (default: nested, on the first stage)",
+    )
+
+
+def refuse_encoder_beside(args: argparse.Namespace, path: str | Path) -> None:
+    """Refuse an encoder on ranks of its own where strategies are compared.
+
+    Raises
+    ------
+    InputError
+    """
+    if args.encoder == "beside":
+        raise InputError(
+            "splits the ranks of one strategy, and here strategies are compared with the encoder on the first stage",
+            file=path, field="--encoder", value="beside", cure="plan one file: taylor solve FILE --encoder beside",
+        )  # fmt: skip
+
+
 def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunOptions:
     """Settings of the dry-runs, from the flags of `add_environment_options`.
 

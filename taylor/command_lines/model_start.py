@@ -150,4 +150,5 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         framework=framework_of(args),
         allow_illegal=args.allow_illegal,
         software=software_of(args),
+        images=getattr(args, "images", ""),
     )

@@ -15,6 +15,7 @@ from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
     SHELL_HELP,
     CommandParser,
+    add_encoder_options,
     add_environment_options,
     add_measured_options,
     add_module_options,
@@ -31,6 +32,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_encoder_beside,
     refuse_unknown_solver,
     refuse_without_effect,
     stated_length,
@@ -174,6 +176,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     add_ranking_options(results)
     add_module_options(results)
+    add_encoder_options(results)
     add_measured_options(parser.add_argument_group("memory seen in a run of the file"))
     results.add_argument(
         "--output_path",
@@ -281,6 +284,7 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
         )
     else:
         refuse_without_effect(args, {"measured_peak", "out_of_memory"}, "without a file that ran")
+    refuse_encoder_beside(args, next(iter(sources), DEFAULT_CONFIGURATION))
     if not args.measured_peak:
         refuse_without_effect(args, {"peak_of"}, "without --measured_peak")
     if args.full or args.profile_data_dir:
@@ -348,6 +352,7 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
         modules=AskedModules(args.recompute_modules, args.offload),
         measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
         stage_limits=args.stage_limit,
+        images=args.images,
     )
 
 

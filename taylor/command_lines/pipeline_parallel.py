@@ -18,6 +18,7 @@ from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     SHELL_HELP,
     CommandParser,
+    add_encoder_options,
     add_environment_options,
     add_measured_options,
     add_module_options,
@@ -195,20 +196,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         help="choose layers whose saved activations lie on another stage: 0:7,1:7 lets stages 0 and 1 keep them on "
         "stage 7, mirror pairs the first half with the second; such a plan is not written (default: none)",
     )
-    solving.add_argument(
-        "--images",
-        default="",
-        metavar="IMAGESxPATCHES",
-        help="images a sample on average, and patches an image, of a job with a vision encoder: 1.5x1024 "
-        "(default: what its files state, else 1x1024)",
-    )
-    solving.add_argument(
-        "--encoder",
-        choices=("nested", "beside"),
-        default="nested",
-        help="beside: plan the vision encoder on ranks of its own too, for every split of the ranks, and compare; "
-        "such a split is not written (default: nested, on the first stage)",
-    )
+    add_encoder_options(solving)
     solving.add_argument(
         "--offload_optimizer",
         type=yes_no,

@@ -14,6 +14,7 @@ from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
+    add_encoder_options,
     add_environment_options,
     add_measured_options,
     add_module_options,
@@ -28,6 +29,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_encoder_beside,
     refuse_unknown_solver,
     refuse_without_effect,
     stated_length,
@@ -125,6 +127,7 @@ def add_options(parser: CommandParser) -> None:
     )
     add_ranking_options(solving)
     add_module_options(solving)
+    add_encoder_options(solving)
     add_measured_options(parser.add_argument_group("memory seen in a run of the file that was searched"))
     solving.add_argument(
         "--output",
@@ -181,6 +184,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
     from taylor.workflows.statement.measured_run import MeasuredRun
     from taylor.workflows.statement.options import AskedModules
 
+    refuse_encoder_beside(args, args.model or args.yaml_path)
     shard = _shard(args)
     store = chosen_store(args, Path(args.output_path))
     switch = args.report.strip().lower()
@@ -209,6 +213,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
             allow_illegal=args.allow_illegal,
             measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
             stage_limits=args.stage_limit,
+            images=args.images,
             executor=executor,
             shard=shard,
         )

@@ -89,7 +89,7 @@ def test_a_frozen_encoder_has_no_backward_and_a_trained_one_has(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "text", ["1", "x1024", "1x", "0x1024", "1x0", "-1x1024", "1.5x1e9", "1x99999999", "9999x1048576"]
+    "text", ["x1024", "1.5.2", "1x", "0x1024", "1x0", "-1x1024", "1.5x1e9", "1x99999999", "9999x1048576"]
 )
 def test_odd_images_are_refused_with_an_example(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--images.*1\.5x1024"):

@@ -41,6 +41,7 @@ from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import assumptions, offered_words, with_host_priced
 from taylor.workflows.statement.options import AskedModules, DryRunOptions, FileJob
 from taylor.workflows.statement.schedules import log_interleaving
+from taylor.workflows.statement.towers import tower_lines, with_images
 
 if TYPE_CHECKING:
     from taylor.workflows.ranking.shard import Shard
@@ -82,6 +83,7 @@ def load_candidates(
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
     allow_illegal: Sequence[str] = (),
     seen: SeenMemory = SeenMemory(),  # noqa: B008 - frozen
+    images: str = "",
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; missing ones are estimated.
 
@@ -114,11 +116,13 @@ def load_candidates(
         Legality rules that a candidate may break; one that breaks another keeps its place, with the rule.
     seen : SeenMemory
         What runs showed of the candidates' memory, and limits of single stages.
+    images : str
+        Images of jobs with an encoder, as of `FileJob`.
 
     Raises
     ------
     InputError
-        When a file cannot state the requested choices by module.
+        When a file cannot state the requested choices by module, or has no encoder.
     """
     reading = _Reading(
         device=device,
@@ -133,6 +137,7 @@ def load_candidates(
         modules=modules,
         allow_illegal=allow_illegal,
         seen=seen,
+        images=images,
     )
     candidates = []
     paths = list(files)
@@ -172,6 +177,7 @@ class _Reading:
     modules: AskedModules
     allow_illegal: Sequence[str]
     seen: SeenMemory
+    images: str
 
     def candidate(self, path: Path) -> CandidateFile:
         """Candidate of a file; one that cannot be read, started or stated has the reason.
@@ -179,7 +185,7 @@ class _Reading:
         Raises
         ------
         InputError
-            When the file cannot state the requested choices by module.
+            When the file cannot state the requested choices by module, or has no encoder.
         """
         try:
             config = read_config(path, self.register_path, self.environment).replace(margin=self.margin)
@@ -188,6 +194,7 @@ class _Reading:
         except TaylorError as error:
             log.warning("%s", error)
             return CandidateFile(None, None, None, str(error), unread=path)
+        config = with_images(config, self.images)
         own_batch = config.strategy.micro_batches
         if self.gbs is not None:
             try:
@@ -285,6 +292,7 @@ def rank_folder(
     allow_illegal: Sequence[str] = (),
     measured: MeasuredRun = MeasuredRun(),  # noqa: B008 - frozen
     stage_limits: tuple[tuple[int, float], ...] = (),
+    images: str = "",
 ) -> Ranking:
     """Solve every candidate file of a folder, or of a shard of it, and rank them.
 
@@ -297,12 +305,12 @@ def rank_folder(
     ------
     InputError
         When the folder has no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot state
-        the requested choices by module.
+        the requested choices by module or has no encoder.
     """
     files = config_files(folder)
     if shard is not None:
         files = shard.share(files)
-    readable = _readable(files, register_path, margin)
+    readable = [with_images(config, images) for config in _readable(files, register_path, margin)]
     for config in readable:
         offered_words(config, choose_device(config, device, register_path).spec, modules)
     _require_one_model(folder, readable)
@@ -344,6 +352,7 @@ def rank_folder(
             modules=modules,
             allow_illegal=allow_illegal,
             seen=seen,
+            images=images,
         )
     candidates, compared = loaded[: len(files)], loaded[len(files) :]
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
@@ -437,7 +446,8 @@ def _log_jobs(
         jobs.setdefault((config.launcher, config.model, batch, facts.device_line()), []).append(facts)
     for (_, _, *others), alike in list(jobs.items())[:LISTED_JOBS]:
         many = f"{len(alike)} candidate{'s' if len(alike) > 1 else ''}"
-        log_head([f"{folder}: {many}: {alike[0].model_line(register_path)}", *map(str, others)])
+        encoder = tower_lines(alike[0].config, alike[0].device.spec)
+        log_head([f"{folder}: {many}: {alike[0].model_line(register_path)}", *map(str, others), *encoder])
     if len(jobs) > LISTED_JOBS:
         log.info("%s: candidates of %d further jobs", folder, len(jobs) - LISTED_JOBS)
 

@@ -16,6 +16,7 @@ from taylor.workflows.ranking.rank_table import RankEntry, solved_row
 from taylor.workflows.statement.module_choices import own_plan, with_module_choices
 from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from taylor.workflows.statement.schedules import require_schedule
+from taylor.workflows.statement.towers import with_tower
 
 
 def problem_of(candidate: CandidateFile) -> PipelineProblem:
@@ -32,6 +33,7 @@ def problem_of(candidate: CandidateFile) -> PipelineProblem:
     problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
     if candidate.device is not None:
         problem = with_module_choices(problem, candidate.config, candidate.device.spec, candidate.modules)
+        problem = with_tower(problem, candidate.config, candidate.device.spec, candidate.memory.source)
     return candidate.seen.on(problem, candidate.config, candidate.memory.source)
 
 

@@ -25,7 +25,7 @@ from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
 from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.schedules import require_schedule
-from taylor.workflows.statement.stated_file import read_for
+from taylor.workflows.statement.towers import peaks_with_tower, tower_lines, tower_mib
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,16 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     InputError
         When the name is not of that form.
     """
-    config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
+    config = options.read()
     chosen = choose_device(config, options.device, options.register_path)
     facts, device = JobFacts(config, chosen), chosen.spec
     log_misspelled([config])
-    log_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
+    head = [f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()]
+    log_head([*head, *tower_lines(config, device)])
     log_notes(config)
     strategy = _strategy_of(name, config, options.space.gbs)
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
-    lines = explain(config, device, options.space, strategy, options.rules_path)
+    lines = explain(config, device, options.space, strategy, options.rules_path, peaks_with_tower(config, device))
     lines += [sentence for sentence in (reserve(config),) if sentence is not None]
     limit = config.memory_limit_mib(device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
@@ -101,6 +102,9 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     schedule = config.schedule_for(strategy.vpp)
     plan = lightest_plan(config.model, strategy, config.rules, recompute, schedule)
     stages = stage_breakdown(config.model, strategy, config.rules, plan, schedule)
+    if config.tower is not None:
+        more = tower_mib(config.replace(strategy=strategy, schedule=schedule), device)
+        lines.append(f"the vision encoder adds {more:,.0f} MiB to stage 0, beyond the table by stage")
     measured: tuple[StageMemory, ...] = ()
     if options.dryruns.backend == "torch":
         with open_backend(options.dryruns, config, options.ranking.output) as backend:

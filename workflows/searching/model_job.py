@@ -42,6 +42,7 @@ from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.job_facts import degrees_text
 from taylor.workflows.statement.stated_file import read_for
+from taylor.workflows.statement.towers import peaks_with_tower, tower_step_ms
 
 USUAL_BATCH = 1024
 """Samples a step by default."""
@@ -100,6 +101,8 @@ class ModelJob:
         Legality rules that do not apply.
     software : mapping of str to str
         Features of the software and their values (`parsers.software.features_of`).
+    images : str
+        Images of a model with an encoder, as of `FileJob`.
     """
 
     path: Path
@@ -114,6 +117,7 @@ class ModelJob:
     framework: str | None = None
     allow_illegal: tuple[str, ...] = ()
     software: Mapping[str, str] = field(default_factory=dict)
+    images: str = ""
 
     @property
     def name(self) -> str:
@@ -218,8 +222,9 @@ def chosen_strategy(
     limit = SECONDS_EACH if left is None else min(SECONDS_EACH, left)
     each = replace(how, time_limit=limit, workers=1)
     candidates = load_candidates(
-        files, device, register_path=job.register_path, margin=job.margin, allow_illegal=job.allow_illegal
-    )
+        files, device, register_path=job.register_path, margin=job.margin, allow_illegal=job.allow_illegal,
+        images=job.images,
+    )  # fmt: skip
     options = RankOptions(each, workers, report=False, output=folder, prove=1)
     ranking = rank(candidates, options, executor, own=False)
     best = ranking.table.iloc[0]
@@ -283,7 +288,7 @@ def write_strategies(
     InfeasibleError
         When none fits the device's memory, or none has a plan.
     """
-    config = read_for(state_model(job, output), job.register_path, margin=job.margin)
+    config = read_for(state_model(job, output), job.register_path, margin=job.margin, images=job.images)
     chosen = choose_device(config, job.device, job.register_path)
     workers = workers or os.cpu_count() or 1
     until = math.inf if how.time_limit is None else time.monotonic() + QUICK_SHARE * how.time_limit
@@ -296,7 +301,11 @@ def write_strategies(
         allow_illegal=job.allow_illegal,
         until=until,
     )
-    found = search(config, chosen.spec, replace(search_options(job, config), profile_num=most), quick_solve=solves)
+    space = replace(search_options(job, config), profile_num=most)
+    found = search(
+        config, chosen.spec, space, peak_of=peaks_with_tower(config, chosen.spec), quick_solve=solves,
+        more_ms=tower_step_ms(config, chosen.spec),
+    )  # fmt: skip
     which = [int(index) for index in found.chosen]
     log.info(
         "%s: %d legal strategies on %d ranks of %s, %d of them may fit; the quickest %d by their first plan are solved",

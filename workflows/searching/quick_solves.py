@@ -132,7 +132,7 @@ class QuickSolves:
         Raises
         ------
         _Unwritten
-            When the configuration's form cannot state the strategy.
+            When the configuration's form cannot state the strategy, and the job has no encoder.
         TaylorError
             When the strategy has no pipeline problem.
         """
@@ -146,7 +146,12 @@ class QuickSolves:
                 if config.open_ranks is not None:
                     config = config.on_ranks(strategy.world_size, strategy.global_batch)
             except TaylorError as error:
-                raise _Unwritten(str(error)) from error
+                if self.config.tower is None:
+                    raise _Unwritten(str(error)) from error
+                # The layers of a job with an encoder stand in a file beside its script, which the user writes.
+                config = self.config.replace(strategy=strategy, plan=None, by_module=None, open_ranks=None)
+                config = config.replace(schedule=config.schedule_for(strategy.vpp), stage_devices=())
+        config = config.replace(tower=self.config.tower)
         config = require_legal(with_host_priced(config, card), card, self.allow_illegal)
         memory = replace(estimate_memory(config, card), device_limit_mib=limit_mib)
         ratios = estimate_ratios(config.model, strategy, config.rules, card)

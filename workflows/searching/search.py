@@ -10,7 +10,6 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError
 from taylor.cost_model.errors.margin import MemoryMargin
-from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.dryrun.fitting.grey_box import CorrectedPeaks
 from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
@@ -38,6 +37,7 @@ from taylor.workflows.statement.measured_run import MeasuredRun, SeenMemory
 from taylor.workflows.statement.module_choices import offered_words
 from taylor.workflows.statement.options import AskedModules, DryRunOptions, FileJob
 from taylor.workflows.statement.stated_file import read_for
+from taylor.workflows.statement.towers import peaks_with_tower, tower_lines, tower_step_ms
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class StrategySearchOptions:
         Memory seen in a run of the plan in the file: it corrects every strategy's.
     stage_limits : tuple of (stage, MiB)
         Memory limits of single stages of every strategy that is solved.
+    images : str
+        Images of a job with an encoder, as of `FileJob`.
     """
 
     path: Path
@@ -83,6 +85,17 @@ class StrategySearchOptions:
     modules: AskedModules = AskedModules()
     measured: MeasuredRun = MeasuredRun()
     stage_limits: tuple[tuple[int, float], ...] = ()
+    images: str = ""
+
+    def read(self) -> TrainingConfig:
+        """Read the configuration.
+
+        Raises
+        ------
+        InputError
+        """
+        dryruns = self.dryruns
+        return read_for(self.path, self.register_path, dryruns.env_json, self.margin, images=self.images)
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ def search_strategies(options: StrategySearchOptions, executor: Executor | None 
     """
     if options.profile_data is not None:
         find_profile_folders(options.profile_data, ())  # refused before anything is searched
-    config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
+    config = options.read()
     chosen = choose_device(config, options.device, options.register_path)
     device = chosen.spec
     offered_words(config, device, options.modules)  # refused before anything is searched
@@ -164,7 +177,7 @@ def _search(
     )
     if corrected is None:
         log.info("memory: estimated by the analytical model")
-    base = best_case_peak_mib if corrected is None else corrected
+    base = peaks_with_tower(config, device) if corrected is None else corrected
     result = search(
         config,
         device,
@@ -173,6 +186,7 @@ def _search(
         peak_of=base if seen.learned is None else LearnedPeaks(base, seen.learned.correction),
         sources_of=estimated_all if corrected is None else corrected.sources,
         quick_solve=solves,
+        more_ms=tower_step_ms(config, device),
     )
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
@@ -220,6 +234,7 @@ def _search(
         modules=options.modules,
         allow_illegal=rules_waived(options.space.disabled_rules, config),
         seen=seen,
+        images=options.images,
     )
     candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
     own_file = compared[0] if compared else False
@@ -248,7 +263,7 @@ def _log_head(options: StrategySearchOptions, facts: JobFacts) -> None:
     log_misspelled([config])
     lines = [f"{config.path}: {facts.model_line(options.register_path)}", searched, facts.device_line()]
     ratios = ["time ratios: estimated by the analytical model"] if options.full and options.profile_data is None else []
-    log_head([*lines, *ratios])
+    log_head([*lines, *ratios, *tower_lines(config, facts.device.spec)])
     if (reason := why_illegal(config, facts.device.spec)) is not None:
         log.warning("%s: the strategy in the file cannot start: %s", config.path.name, reason)
     log_notes(config)

@@ -27,6 +27,7 @@ from taylor.workflows.statement.job_facts import degrees_text
 from taylor.workflows.statement.module_choices import offered_words, with_module_choices
 from taylor.workflows.statement.options import AskedModules
 from taylor.workflows.statement.problem import build_problem
+from taylor.workflows.statement.towers import with_tower
 
 NEXT_SECONDS = 3.0
 """Longest time of all further solves together by default."""
@@ -173,6 +174,7 @@ def _stated(planned: PlannedFile, config: TrainingConfig) -> PipelineProblem | N
         return None
     ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
     problem = build_problem(config, estimate_memory(config, device), ratios, device=device)
+    problem = with_tower(problem, config, device, MemorySource.ESTIMATE)
     return problem.replace(limit_mib=planned.problem.limit_mib)
 
 

@@ -245,6 +245,10 @@ def optimizer_assumptions(rules: TrainingRules, device: DeviceSpec) -> list[str]
 def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingConfig, per_stage: float) -> LayerKind:
     name = kind_of(kind.name)
     activation, choices = dict(kind.activation_mib), {}
+    if kind.pinned_first:  # an encoder's layers have no choices
+        names = [one.name for one in found]
+        activation |= dict.fromkeys(names, kind.activation_mib[NONE])
+        return replace(kind, activation_mib=activation, choices={name: LayerChoice() for name in names})
     for one in found:
         # A kind without costs of its own costs as much as the body layer.
         cost = one.costs.get(name) or one.costs[config.model.body_kind]

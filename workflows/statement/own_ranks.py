@@ -23,7 +23,7 @@ from taylor.workflows.statement.problem import build_problem
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.time_ratios import settle_ratios
 
-FLAG, BESIDE = "--encoder", "beside"
+FLAG, NESTED, BESIDE = "--encoder", "nested", "beside"
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,19 @@ class BesidePlan:
             f"{self.step_ms:,.0f} ms a step with the encoder on {self.split}, layers {layers}: {than} than on the "
             f"first stage; {proof} of {self.splits} splits; no file states one"
         )
+
+
+def asked_beside(encoder: str) -> bool:
+    """Return whether an encoder on ranks of its own is asked for.
+
+    Raises
+    ------
+    InputError
+        When the word is none of `NESTED` and `BESIDE`.
+    """
+    if encoder not in (NESTED, BESIDE):
+        raise InputError("is no place of an encoder", field=FLAG, value=encoder, cure=f"use {NESTED} or {BESIDE}")
+    return encoder == BESIDE
 
 
 def refuse_beside(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE) -> None:

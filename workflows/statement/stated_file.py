@@ -57,6 +57,7 @@ def read_for(
     env_json: Path | None = None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     world_size: int | None = None,
+    images: str = "",
 ) -> TrainingConfig:
     """Read a configuration under the environment of its job's runs.
 
@@ -68,13 +69,16 @@ def read_for(
         Memory that the job keeps free on every device.
     world_size : int, optional
         Ranks of the job, where the file leaves them to its launch.
+    images : str
+        Images of a job with an encoder (`with_images`).
 
     Raises
     ------
     InputError
-        When one of the two cannot be read, or the job does not start on that number of ranks.
+        When one of the two cannot be read, the job does not start on that number of ranks, or it has no encoder.
     """
     config = read_config(path, register_path, read_environment(env_json)).replace(margin=margin)
+    config = with_images(config, images)
     return config if world_size is None else config.on_ranks(world_size)
 
 
