@@ -169,7 +169,7 @@ def torch_version() -> str | None:
         return "unpackaged"
 
 
-def require_torch() -> None:
+def require_torch(flag: str = "--dryrun_backend", value: str = "torch") -> None:
     """Refuse to go on without torch.
 
     Raises
@@ -180,8 +180,8 @@ def require_torch() -> None:
     if torch_version() is None:
         raise InputError(
             "torch is not installed",
-            field="--dryrun_backend",
-            value="torch",
+            field=flag,
+            value=value,
             cure="pip install 'taylor-parallel[torch]' (the CPU build suffices)",
         )
 

@@ -112,6 +112,9 @@ class Planning(Job):
     lend: Name | None = Field(
         default=None, description="mirror, or pairs STAGE:LENDER: choose layers whose activations lie on another stage"
     )
+    tensors: bool = Field(
+        default=False, description="choose for every saved tensor whether it is kept, made again or on the host"
+    )
     encoder: Literal["nested", "beside"] = Field(
         default="nested", description="beside: plan a vision encoder on ranks of its own, too, and compare"
     )

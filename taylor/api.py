@@ -150,6 +150,7 @@ def solve(
     recompute_modules: bool = False,
     offload: bool = False,
     lend: str = "",
+    tensors: bool = False,
     images: str = "",
     encoder: str = NESTED,
     offload_optimizer: bool = False,
@@ -196,6 +197,8 @@ def solve(
         Whether recompute by module, saved inputs on the host, and the optimizer on the host may be chosen.
     lend : str
         Stages whose saved activations may lie on another one: ``"mirror"``, or pairs ``"0:7,1:7"``.
+    tensors : bool
+        Whether every saved tensor of a layer may be kept, made again or moved to the host; needs torch.
     images : str
         Images a sample on average, and where needed patches an image, of a job with a vision encoder: ``"2.5"``,
         ``"1.5x1024"``.
@@ -253,6 +256,7 @@ def solve(
         given |= {"low_mem": low_mem, "stage_devices": stage_devices or None, "select": select or None}
         given |= {"recompute_modules": recompute_modules or None, "offload": offload or None}
         given |= {"offload_optimizer": offload_optimizer or None, "lend": lend or None, "images": images or None}
+        given |= {"tensors": tensors or None}
         named = [name for name, value in given.items() if value is not None]
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
@@ -260,7 +264,7 @@ def solve(
     config = _with_margin(what, risk, margin)
     choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule, "low_memory": low_mem}
     choices |= {"modules": AskedModules(recompute_modules, offload), "offload_optimizer": offload_optimizer}
-    choices |= {"lend": lend, "images": images, "beside": asked_beside(encoder)}
+    choices |= {"lend": lend, "tensors": tensors, "images": images, "beside": asked_beside(encoder)}
     choices |= {"stage_devices": _rows(stage_devices), "stage_order": stage_order}
     choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
     run = _run(measured_peaks, out_of_memory, peak_of, earlier)

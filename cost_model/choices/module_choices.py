@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import TypeVar
 
 from taylor.cost_model.choices.nested_choices import Point, lowest_chain
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
@@ -25,6 +26,8 @@ from taylor.register.model import ModelSpec
 
 MOST_CHOICES = 6
 """Choices by module that a job is offered at most."""
+
+Chosen = TypeVar("Chosen")
 
 OFFLOAD_MARK = "offload:"
 """Mark in a choice's name before the modules whose inputs lie on the host."""
@@ -139,7 +142,7 @@ def module_choices(
         if not front or mib < front[-1][1] * (1 - 1e-6):
             front.append((time, mib, one))
     front = [entry for entry in front if entry[2] not in plain]
-    chosen = [one for _, _, one in _spread(front, most)]
+    chosen = [one for _, _, one in spread(front, most)]
     if own is not None:
         stated = tuple(own.recompute), tuple(own.offload)
         if all((one.recompute, one.offload) != stated for one in chosen):
@@ -270,10 +273,10 @@ def _first(entry: tuple[float, float, int, ModuleChoice]) -> tuple[float, float,
     return entry[0], entry[1], entry[2]
 
 
-def _spread(front: list[tuple[float, float, ModuleChoice]], most: int) -> list[tuple[float, float, ModuleChoice]]:
+def spread(front: Sequence[tuple[float, float, Chosen]], most: int) -> list[tuple[float, float, Chosen]]:
     """The most distinct points of a front (time rising, memory falling): each splits the largest remaining step."""
     if len(front) <= most:
-        return front
+        return list(front)
     chosen = {0, len(front) - 1}
     while len(chosen) < most:
         left = sorted(chosen)

@@ -160,6 +160,21 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     return LayerTime(forwards, backward, {FULL: again, SELECT: select}, exposed)
 
 
+def layer_pieces(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> LayerPieces:
+    """Pieces of the forward that `layer_time` times."""
+    rules = timed_rules(model, kind, degrees, rules.within(model.layers_of(kind)))
+    speed, work = Speed.of(device, rules, in_layer=True), layer_work(model, kind, degrees, rules)
+    return LayerPieces(
+        work,
+        _core_ms(model, kind, work, rules, speed)[0] + speed.bytes(work.score_bytes),
+        expert_products(model, kind, degrees, rules, speed).forward,
+        _tensor_ms(model, kind, degrees, rules, device, speed),
+        expert_exchange_ms(model, kind, degrees, rules, device, speed),
+    )
+
+
 def _input_moves_ms(
     model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, ahead: Quantity, behind: Quantity
 ) -> Quantity:

@@ -196,6 +196,14 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         help="choose layers whose saved activations lie on another stage: 0:7,1:7 lets stages 0 and 1 keep them on "
         "stage 7, mirror pairs the first half with the second; such a plan is not written (default: none)",
     )
+    solving.add_argument(
+        "--tensors",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="choose for every saved tensor of a layer whether it is kept, made again or moved to the host; such a "
+        "plan is not written (default: n)",
+    )
     add_encoder_options(solving)
     solving.add_argument(
         "--offload_optimizer",
@@ -490,6 +498,7 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         search_select=args.select if "select" in args.given else None,
         modules=AskedModules(args.recompute_modules, args.offload),
         lend=args.lend,
+        tensors=args.tensors,
         images=args.images,
         beside=args.encoder == "beside",
         offload_optimizer=args.offload_optimizer,

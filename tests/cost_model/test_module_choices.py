@@ -10,8 +10,8 @@ from taylor.cost_model.choices.module_choices import (
     MOST_CHOICES,
     ModuleChoice,
     ModuleWords,
-    _spread,
     module_choices,
+    spread,
     words_of,
 )
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
@@ -120,7 +120,7 @@ def test_without_a_link_to_the_host_nothing_is_moved():
 def test_of_a_long_front_those_stay_between_which_the_largest_steps_lie(most: int, kept: list[float]) -> None:
     one = ModuleChoice((), (), {})
     front = [(time, mib, one) for time, mib in [(0, 100), (1, 70), (2, 60), (3, 50), (13, 25), (21, 10), (23, 0)]]
-    assert [mib for _, mib, _ in _spread(front, most)] == kept
+    assert [mib for _, mib, _ in spread(front, most)] == kept
 
 
 def test_scores_that_are_kept_move_with_the_core_s_inputs() -> None:

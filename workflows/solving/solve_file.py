@@ -41,6 +41,7 @@ from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.own_ranks import refuse_beside
 from taylor.workflows.statement.schedules import require_writable
 from taylor.workflows.statement.stated_file import StatedFile
+from taylor.workflows.statement.tensor_choices import refuse_writing_tensors
 
 
 def solve_file(
@@ -131,6 +132,8 @@ def _refuse_early(file: StatedFile, outputs: Outputs) -> None:
         file.refuse_early(outputs.exports)
     if outputs.write and job.lend:
         refuse_writing(file.config)
+    if outputs.write and job.tensors:
+        refuse_writing_tensors(file.config)
     if outputs.write and (job.is_searched or not job.has_choices):
         require_writable(file.config, file.running.schedule)
 
@@ -140,9 +143,9 @@ def _is_checked(file: StatedFile, memory: MemoryProfile) -> bool:
     job = file.job
     if not job.check or (job.dryrun and memory.source == MemorySource.ESTIMATE):  # every dry-run of the memory failed
         return False
-    if file.stages is not None or job.is_searched or job.lend:
+    if file.stages is not None or job.is_searched or job.lend or job.tensors:
         what = "stages on several kinds of devices" if file.stages is not None else "an order of the plan's own"
-        what = "activations on other stages" if job.lend else what
+        what = "activations on other stages" if job.lend else "choices by tensor" if job.tensors else what
         log.info("check: no dry-run covers %s; the plan is not checked", what)
         return False
     return True

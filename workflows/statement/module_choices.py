@@ -161,12 +161,17 @@ def with_module_choices(
     kinds = tuple(_with_choices(kind, found, config, per_stage) for kind in problem.kinds)
     names = tuple(one.name for one in found)
     modes = (*problem.searched_modes, *names)
-    offloaded = any(one.offload for one in found)
-    limit = host_limit_mib(device) if offloaded else None
     chosen = problem.replace(kinds=kinds, choices=names, uniform_recompute=uniform_choices(config, modes))
-    if limit is None or max(_most_on_host(chosen)) <= limit:
-        return chosen
-    return chosen.replace(host_limit_mib=(limit,) * problem.stages)
+    return with_host_limit(chosen, device)
+
+
+def with_host_limit(problem: PipelineProblem, device: DeviceSpec) -> PipelineProblem:
+    """Problem with the limit of what its choices move to the host, where a plan may exceed it."""
+    offloads = any(one.host_mib for kind in problem.free_kinds for one in kind.choices.values())
+    limit = host_limit_mib(device) if offloads else None
+    if limit is None or max(_most_on_host(problem)) <= limit:
+        return problem
+    return problem.replace(host_limit_mib=(limit,) * problem.stages)
 
 
 def _nested_choices(config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None) -> list[ModuleChoice]:

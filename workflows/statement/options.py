@@ -108,6 +108,8 @@ class FileJob:
     modules : AskedModules
     lend : str
         Stages that may keep activations on others: ``mirror``, or pairs ``STAGE:LENDER``; empty for none.
+    tensors : bool
+        Whether every saved tensor of a layer may be kept, made again or moved to the host.
     images : str
         Images a sample and patches an image, ``1.5x1024``, of a job with an encoder; empty: as its reader assumes.
     beside : bool
@@ -154,6 +156,7 @@ class FileJob:
     search_select: bool | None = None
     modules: AskedModules = AskedModules()
     lend: str = ""
+    tensors: bool = False
     images: str = ""
     beside: bool = False
     offload_optimizer: bool = False

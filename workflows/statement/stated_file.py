@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,12 @@ from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from taylor.workflows.statement.replayed_memory import replayed_memory
 from taylor.workflows.statement.schedules import log_interleaving, require_schedule
 from taylor.workflows.statement.stage_devices import OnStages, usual_device
+from taylor.workflows.statement.tensor_choices import (
+    TensorChoices,
+    refuse_tensors,
+    tensor_choices,
+    with_tensor_choices,
+)
 from taylor.workflows.statement.time_ratios import SettledRatios, settle_ratios
 from taylor.workflows.statement.towers import tower_lines, with_images, with_tower
 
@@ -153,6 +160,8 @@ class StatedFile:
         file = cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules)
         limits_by_stage(job.stage_limits, config, file.cards)
         lenders_of(job.lend, config.strategy.pp)  # refused at once
+        if job.tensors:
+            refuse_tensors(config, several_devices=file.stages is not None)
         return file.running_as(vpp, schedule)
 
     @property
@@ -170,10 +179,16 @@ class StatedFile:
         """Lender of each stage; empty where the job requests none."""
         return lenders_of(self.job.lend, self.config.strategy.pp)
 
+    @cached_property
+    def tensors(self) -> TensorChoices | None:
+        """Choices by tensor; None where the job requests none."""
+        return tensor_choices(self.running, self.device) if self.job.tensors else None
+
     @property
     def facts(self) -> JobFacts:
         """Facts of the job that are known before planning."""
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
+        moves = moves or (self.job.tensors and self.device.host_link_gb_s is not None)
         moved = assumptions(self.device) if moves else ()
         further = (
             *tower_lines(self.running, self.device),
@@ -181,6 +196,7 @@ class StatedFile:
             *moved,
             *optimizer_assumptions(self.config.rules, self.device),
             *lending_assumptions(self.running, self.device, self.lenders),
+            *(() if self.tensors is None else self.tensors.lines()),
         )
         # The steps of a file that was made for a model are a placeholder.
         length = self.job.length if self.job.made_for_model else self.job.length.over(self.running.length)
@@ -307,6 +323,7 @@ class StatedFile:
         asked = self.job.search_select
         problem = build_problem(self.running, memory, ratios.ratios, search_select=asked, device=device)
         problem = with_module_choices(problem, self.running, device, self.modules)
+        problem = with_tensor_choices(problem, self.running, device, self.tensors)
         problem = with_tower(problem, self.running, device, memory.source)
         return with_lending(problem, self.running, device, self.lenders)
 
