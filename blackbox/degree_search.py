@@ -159,7 +159,7 @@ def _chunks(run: RunSetting, micro_batches: int, job: Job) -> Iterator[int]:
 
     Interleaved stages need two of them at least, and whole rounds of micro-batches: `ScheduleSpec.fits_rounds`.
     """
-    if "vpp" not in job.searched:
+    if "vpp" not in job.searched or not job.sizes.interleaves:
         yield 1
         return
     for vpp in range(1, min(MOST_CHUNKS, run.layers // run.pp) + 1):

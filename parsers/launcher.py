@@ -177,8 +177,9 @@ class Launcher(ABC):
     """True: no other tool's file has its telltale, so that what its reader misses is the reason of a refusal."""
     starts_training: bool = True
     """True: a file, or `program` on it, starts a training; False where it only describes one."""
-    log_names_parameters: bool = False
-    """True: the log of a small run lists every parameter by name, from which its memory in other jobs follows."""
+    knows_parameters: bool = False
+    """True: every parameter of a small run is known by name, from which its memory in other jobs follows: its log lists
+    them, or the file states a network whose classes are known (`rank_parameters`)."""
     can_probe: bool = False
     """True: dry-runs may change a file's number of layers and stages to learn more of its memory."""
 
@@ -438,6 +439,18 @@ class Launcher(ABC):
     def recompute_modules(self, path: Path) -> tuple[str, ...]:
         """Modules of a layer whose recompute a file can state, one by one; none where it cannot."""
         return ()
+
+    def rank_parameters(self, path: Path) -> Mapping[str, Mapping[str, int]]:
+        """Elements on a rank by block (embedding, dense, layer, head) and name, as the file of a small run states them.
+
+        Of layers those of one of each kind; none where the run's log lists them.
+
+        Raises
+        ------
+        InputError
+            When the network has parameters that are not known one by one.
+        """
+        return {}
 
     def run_log(self, text: str, dense: int = 0) -> RunLog:
         """Figures in the log of a small run with `dense` dense layers in front; none where they are not known."""

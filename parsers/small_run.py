@@ -89,6 +89,8 @@ class JobSizes:
         The files can say only plans whose first chunk holds all dense layers.
     ranks_to_plan : int or None
         Ranks of the job where the file states them apart from those that it starts, as MindSpeed's tuners have them.
+    interleaves : bool
+        Stages of several chunks run in Megatron's order.
     """
 
     own: RunSetting
@@ -102,6 +104,7 @@ class JobSizes:
     cp_ways: int = 0
     dense_together: bool = False
     ranks_to_plan: int | None = None
+    interleaves: bool = True
 
     @property
     def job_ranks(self) -> int:

@@ -54,7 +54,7 @@ class FlagLauncher(Launcher):
         "gbs": "--global-batch-size",
         "seq": "--seq-length",
     }
-    log_names_parameters = True
+    knows_parameters = True
 
     @abstractmethod
     def launch(self, path: Path) -> Launch:

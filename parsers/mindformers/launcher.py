@@ -16,9 +16,10 @@ from taylor.parsers.mindformers import small_run, write
 from taylor.parsers.mindformers.export import export_fragment
 from taylor.parsers.mindformers.model_section import model_section
 from taylor.parsers.mindformers.modules import module_words, modules_of
+from taylor.parsers.mindformers.parameters import rank_parameters
 from taylor.parsers.mindformers.read import NAME, config_from_source
 from taylor.parsers.mindformers.swap import SWAP_PARTS
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -63,6 +64,7 @@ class MindFormers(Launcher):
     low_memory_variable = "ENABLE_LESS_MEM_VPP"
     # Two steady steps; the memory is the estimate's or the dry-run's business.
     can_probe = True
+    knows_parameters = True
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
@@ -115,6 +117,14 @@ class MindFormers(Launcher):
     ) -> str:
         """See `Launcher.small_run`."""
         return small_run.small_run(YamlSource.read(path), setting, machines, profile).text
+
+    def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
+        """See `Launcher.planned_job`."""
+        return small_run.planned_job(YamlSource.read(path), setting, job).text
+
+    def rank_parameters(self, path: Path) -> Mapping[str, Mapping[str, int]]:
+        """See `Launcher.rank_parameters`."""
+        return rank_parameters(YamlSource.read(path))
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:
         """The folder of the training data's loader."""

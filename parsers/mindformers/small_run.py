@@ -19,11 +19,11 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.model import EXPERTS
 from taylor.parsers.mindformers.read import config_from_source
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
 from taylor.parsers.text.yaml_edit import lookup
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
 
@@ -67,6 +67,7 @@ def job_sizes(source: YamlSource) -> JobSizes:
         1 if moe is None else moe.n_groups,
         batch=strategy.global_batch,
         cp_ways=model.n_heads if config.rules.ulysses_degree is None else 0,
+        interleaves=False,
     )
 
 
@@ -96,8 +97,46 @@ def small_run(source: YamlSource, setting: RunSetting, machines: Machines, profi
         micro_batches=setting.pp,
     )
     small = config.replace(model=_cut(config, setting))
-    extra = _sizes(source, config, setting) | _run(source, setting, strategy, profile)
+    extra = _sizes(source, config, setting) | _run(source, setting, strategy, profile) | _table(config)
     return write.with_strategy(source, config, strategy, small.even_plan(strategy, FULL), extra)
+
+
+def planned_job(source: YamlSource, setting: RunSetting, job: PlannedJob) -> YamlSource:
+    """See `Launcher.planned_job`.
+
+    Raises
+    ------
+    InputError
+        When an entry cannot be changed alone, or MindFormers refuses the file.
+    """
+    config = config_from_source(source).replace(schedule=ScheduleSpec())
+    batch = job.batch or config.strategy.global_batch
+    strategy = Strategy(
+        dp=setting.dp,
+        tp=setting.tp,
+        pp=setting.pp,
+        ep=setting.ep,
+        cp=setting.cp,
+        op=setting.dp * setting.cp,
+        sp=config.strategy.sp,
+        mbs=setting.mbs,
+        micro_batches=batch // (setting.dp * setting.mbs),
+    )
+    # Small runs name dense layers in front and all others.
+    kinds = zip(config.model.body_counts, job.plan.layers.values(), strict=True)
+    plan = PipelinePlan(dict(kinds), job.plan.recompute)
+    written = write.with_strategy(source, config, strategy, plan, _table(config))
+    for misfit in config_from_source(written).misfits:
+        raise InputError(misfit.problem, file=source.file, field=misfit.field, value=misfit.value, cure=misfit.cure)
+    return written
+
+
+def _table(config: TrainingConfig) -> dict[str, object]:
+    """The embedding split as MindFormers splits it with several stages, so that runs of one stage show it.
+
+    r1.5.0 mindformers/core/parallel_config.py:65.
+    """
+    return {} if config.rules.core_models or config.rules.vocab_parallel else {"parallel_config.vocab_emb_dp": False}
 
 
 def _cut(config: TrainingConfig, setting: RunSetting) -> ModelSpec:

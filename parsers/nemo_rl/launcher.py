@@ -70,7 +70,7 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
     )
     usual_device = _USUAL
     no_dryrun = _NO_DRYRUN
-    log_names_parameters = False
+    knows_parameters = False
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:

@@ -50,7 +50,7 @@ class Swift(NamedJobs, FlagLauncher):
     plan_keys = frozenset(OPTIONS.get(name, name).replace("-", "_") for name in write.PLAN_FLAGS)
     usual_device = UsualDevice("h100-80g", "ms-swift files")
     no_dryrun = NoDryrun("is started by ms-swift, which has no dry-run", cure="take the estimate")
-    log_names_parameters = False
+    knows_parameters = False
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:

@@ -65,7 +65,7 @@ class Verl(NamedJobs, FlagLauncher):
     )
     usual_device = _USUAL
     no_dryrun = _NO_DRYRUN
-    log_names_parameters = False
+    knows_parameters = False
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:

@@ -43,10 +43,10 @@ from taylor.register.registry import Registry
 from taylor.workflows.measuring.operators import fill_base
 from taylor.workflows.tuning.trace_memory import with_memory
 from taylor.workflows.tuning.tune_nodes import Nodes
-from taylor.workflows.tuning.tune_record import TRACES, profile_of
+from taylor.workflows.tuning.tune_record import LOG, TRACES, profile_of
 from taylor.workflows.tuning.tune_search import Searched, SearchOptions, ShownRun, search_plans
 
-PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
+PROFILE, LAWS = "profile", "laws.json"
 LEAST_ALIGNED = 2
 """Runs whose laws are fitted."""
 ANSWER_S = 60.0
@@ -323,8 +323,8 @@ def _with_plans(
 ) -> Tuned:
     """Tuning with the best plans of the whole job, or with the reason why there are none."""
     batch = options.batch or tuned.sizes.batch
-    if not launcher.log_names_parameters:
-        reason = f"the logs of a {launcher.title} list no parameters by name, whose memory a plan is searched with"
+    if not launcher.knows_parameters:
+        reason = f"parameters of a {launcher.title} are not known by name, whose memory a plan is searched with"
         return replace(tuned, not_searched=reason)
     if options.limit is None:
         return replace(tuned, not_searched="say --memory_gib, or a registered --device, to have plans searched")

@@ -13,7 +13,7 @@ from taylor.parsers.profiles.folder import RankSource, rank_sources
 from taylor.parsers.profiles.operators import OperatorSample
 from taylor.parsers.small_run import RunLog, RunSetting
 
-MOST_LOG = 1 << 28
+LOG, MOST_LOG = "run.log", 1 << 28
 TRACES = "torch_profile"
 """Folder of Megatron-LM's traces, beside the one that its flag names (d98e8a64 megatron/training/training.py:4492)."""
 
@@ -27,13 +27,18 @@ def profile_of(folder: Path) -> RankSource | None:
     return next((source for source in found if source.operators_file.is_file()), None)
 
 
-def read_run(folder: Path, log: Path, setting: RunSetting, launcher: Launcher) -> RecordedRun:
+def read_run(folder: Path, file: Path, setting: RunSetting, launcher: Launcher) -> RecordedRun:
     """Last profiled step of a run's first rank; see `read_steps`."""
-    return read_steps(folder, log, setting, launcher)[-1]
+    return read_steps(folder, file, setting, launcher)[-1]
 
 
-def read_steps(folder: Path, log: Path, setting: RunSetting, launcher: Launcher) -> tuple[RecordedRun, ...]:
+def read_steps(folder: Path, file: Path, setting: RunSetting, launcher: Launcher) -> tuple[RecordedRun, ...]:
     """Each profiled step of a run's first rank; all with the tensors of the last one.
+
+    Parameters
+    ----------
+    file : Path
+        Of the run, which was started with it; its log lies beside it.
 
     Raises
     ------
@@ -47,12 +52,22 @@ def read_steps(folder: Path, log: Path, setting: RunSetting, launcher: Launcher)
         by_step.setdefault(one.step, []).append(one)
     steps = sorted(by_step)
     allocations = _last_step(tables.allocations or (), max(1, len(steps)), source.allocations_file)
-    run_log = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
-    if not run_log.parameters:
-        cure = "let the run log at level 20, with one parameter a bucket, as its script does"
-        raise InputError("lists no parameters", file=log, cure=cure)
+    run_log = _log_of(file, setting, launcher)
     each = [tuple(by_step[step]) for step in steps] or [()]
     return tuple(RecordedRun(setting, samples, tables.transfers, allocations, run_log) for samples in each)
+
+
+def _log_of(file: Path, setting: RunSetting, launcher: Launcher) -> RunLog:
+    """Figures of a run's log, its parameters by its file where that states them."""
+    counted = launcher.rank_parameters(file)
+    if counted:
+        return RunLog(counted, None, None)
+    log = file.with_name(LOG)
+    found = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
+    if not found.parameters:
+        cure = "let the run log at level 20, with one parameter a bucket, as its script does"
+        raise InputError("lists no parameters", file=log, cure=cure)
+    return found
 
 
 def read_neighbour(folder: Path, setting: RunSetting) -> RecordedRun:

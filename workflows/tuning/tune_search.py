@@ -233,7 +233,7 @@ class TunedLaws:
         fill_base(self.base, [run.folder], self.options.origin)
         if run.setting.pp > 1:
             return read_neighbour(run.folder, run.setting)
-        return read_run(run.folder, run.folder / "run.log", run.setting, self.launcher)
+        return read_run(run.folder, run.folder / self.options.script.name, run.setting, self.launcher)
 
     def _steps(self) -> StepLaws:
         speeds = OperatorSpeeds(self.base.times(self.options.origin))
@@ -405,8 +405,9 @@ def _script(one: BestPlan, place: int, launcher: Launcher, options: SearchOption
 
 def _assumed(laws: TunedLaws, options: SearchOptions) -> tuple[str, ...]:
     steps, hidden = laws.steps, "beside" if laws.sizes.hidden_reduction else "after"
+    chunks = "interleaved where a stage has several chunks" if laws.sizes.interleaves else "one chunk a stage"
     said = [
-        "1F1B, interleaved where a stage has several chunks; the optimizer is sharded over data parallel ranks",
+        f"1F1B, {chunks}; the optimizer is sharded over data parallel ranks",
         f"gradients are reduced {hidden} the backward pass, as the file's flags say",
     ]
     compared = options.switches if options.verify is not None else ()

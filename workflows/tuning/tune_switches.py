@@ -28,7 +28,7 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.small_run import JobSizes, Machines, RunSetting, Switch
 from taylor.pipeline_solver.timing.evaluate import step_time
-from taylor.workflows.tuning.tune_record import read_steps
+from taylor.workflows.tuning.tune_record import LOG, read_steps
 
 MOST_OTHERS = 3
 """Choices of degrees that are compared because a switch could bring them among the best: four small runs each."""
@@ -205,7 +205,7 @@ class Comparison:
         folder = self.start(SmallRun(name, setting, why, profiled, switched))
         if folder is None:
             return None
-        runs = read_steps(folder, folder / "run.log", setting, self.launcher)
+        runs = read_steps(folder, folder / LOG, setting, self.launcher)
         took = [steps.measured_passes_ns(run) for run in runs]
         error = median(took) * spread_of(took) * math.sqrt(MEDIAN_VARIANCE / len(took))
         return _Shown(float(median(took)), error, *_bytes(runs[-1].allocations))
