@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from taylor.command_lines import tune as command
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.small_run import Machines
+from taylor.workflows.tuning.tune import launcher_for
 from tests.kineto_cases import write_trace
+from tests.parsers.primus.files import checkout
+from tests.parsers.primus.second_reader import megatron_facts, options_of
 
 CLUSTER = hidden_cluster(3)
 WORDS = ["--nnodes", "2", "--nproc-per-node", "8", "--search", "tp,pp", "--dry", "--memory_gib", "8"]
@@ -69,3 +73,61 @@ def test_traces_by_megatrons_flags_give_laws_and_say_which_setting_plans_lack(tm
     printed = capsys.readouterr().out
     assert "with exact laws" in printed and "the base has" in printed
     assert "no plan searched:" in printed and "profile_memory=True" in printed
+
+
+PRIMUS = """\
+work_group: amd
+user_name: me
+exp_name: mine
+workspace: ./output
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: small.yaml
+    overrides:
+      micro_batch_size: {job.mbs}
+      global_batch_size: {batch}
+      seq_length: {job.seq}
+      num_layers: {job.layers}
+      hidden_size: {width}
+      num_attention_heads: {heads}
+      num_query_groups: {groups}
+      tensor_model_parallel_size: {job.tp}
+      pipeline_model_parallel_size: {job.pp}
+      overlap_grad_reduce: {reduction}
+"""
+
+
+@pytest.mark.slow
+def test_traces_of_a_primus_experiment_lead_to_the_plans_of_a_script_of_the_same_job(tmp_path, monkeypatch, capsys):
+    job = CLUSTER.job
+    (tmp_path / "script").mkdir()
+    write_runs(tmp_path / "script", traces=True)
+    monkeypatch.chdir(tmp_path / "script")
+    command.run(["--shell_path", "pretrain.sh", *WORDS])
+    theirs = json.loads(Path("tune/best.json").read_text())["best"]
+    facts = {name: CLUSTER.facts[name] for name in ("width", "heads", "groups")}
+    text = PRIMUS.format(job=job, batch=CLUSTER.batch, reduction=str(CLUSTER.hidden_reduction).lower(), **facts)
+    file = checkout(tmp_path / "primus", text)
+    monkeypatch.chdir(file.parent)
+    words = ["--yaml_path", file.name, *WORDS, "--world_size", str(job.ranks)]
+    command.run(words)
+    for run in plan_small_runs(launcher_for(file).job_sizes(file), Machines(2, 8), {"tp", "pp"}).runs:
+        # Below the file's workspace (fd1eeabb primus/backends/megatron/patches/args/tensorboard_path_patches.py:33-46).
+        place = file.parent / "tune" / run.name
+        shutil.copytree(
+            tmp_path / "script" / "tune" / run.name / "torch_profile", place / "profile/amd/me/mine/tensorboard"
+        )
+        shutil.copy(tmp_path / "script" / "tune" / run.name / "run.log", place / "run.log")
+    capsys.readouterr()
+    command.run(words)
+    assert "no plan searched" not in capsys.readouterr().out
+    ours = json.loads(Path("tune/best.json").read_text())["best"]
+    same = ("strategy", "layers", "recompute", "peak_memory", "step_ms")
+    assert [[one[name] for name in same] for one in ours] == [[one[name] for name in same] for one in theirs]
+    for place, one in enumerate(ours, 1):
+        _, options = options_of(file.parent / "tune" / "best" / f"{file.stem}_{place}.yaml", tmp_path / "primus")
+        facts = megatron_facts(options, job.ranks)
+        wanted = {name: one["strategy"][name] for name in ("dp", "tp", "pp", "cp", "mbs")}
+        assert {name: facts[name] for name in wanted} == wanted and facts["global batch"] == CLUSTER.batch
