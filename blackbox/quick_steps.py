@@ -57,33 +57,46 @@ class _Model:
         """Both passes of all layers."""
         return self.usual.both * (layers - self.count) + self.front.both * self.count
 
-    def stage(
-        self, sizes: NDArray[np.int64], number: int, *, first: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Work of a micro-batch, states [numbers of layers], and what chunks keep [numbers of layers, chunks].
+
+class _Stages:
+    """Work and memory of a stage by the layers of its chunks, int [numbers of layers, chunks].
+
+    Parameters
+    ----------
+    first : bool
+        The stage is the first one, whose first chunk has the layers in front.
+    """
+
+    def __init__(self, model: _Model, sizes: NDArray[np.int64], *, first: bool) -> None:
+        self.model, self.sizes, usual = model, sizes, model.usual
+        self.front: NDArray[np.int64] | None = None
+        layers = sizes.sum(axis=1)
+        self.work, self.states = layers * usual.both, layers * usual.state
+        self.kept = sizes * usual.kept
+        if first and model.count:
+            front = np.minimum(sizes[:, 0], model.count)
+            self.front = front
+            self.work = self.work + front * (model.front.both - usual.both)
+            self.states = self.states + front * (model.front.state - usual.state)
+            self.kept[:, 0] += front * (model.front.kept - usual.kept)
+
+    def under(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Work of a micro-batch [numbers of layers] and what chunks keep [numbers of layers, chunks].
 
         Parameters
         ----------
-        sizes : int [numbers of layers, chunks]
-            Layers of the chunks of a stage.
         number : int
             The first layers of each chunk that run again whole.
-        first : bool
-            The stage is the first one.
         """
-        front = np.zeros_like(sizes)
-        if first:
-            front[:, 0] = np.minimum(sizes[:, 0], self.count)
-        again = np.minimum(sizes, number)
-        work, states, kept = np.zeros(len(sizes)), np.zeros(len(sizes)), np.zeros(sizes.shape)
-        for layer, layers, rerun in (
-            (self.front, front, np.minimum(front, again)),
-            (self.usual, sizes - front, again - np.minimum(front, again)),
-        ):
-            work += layers.sum(axis=1) * layer.both + rerun.sum(axis=1) * layer.forward
-            states += layers.sum(axis=1) * layer.state
-            kept += layers * layer.kept - rerun * (layer.kept - layer.thrifty)
-        return work, states, kept
+        usual, front = self.model.usual, self.model.front
+        again = np.minimum(self.sizes, number)
+        work = self.work + again.sum(axis=1) * usual.forward
+        kept = self.kept - again * (usual.kept - usual.thrifty)
+        if self.front is not None:
+            mine = np.minimum(self.front, number)
+            work += mine * (front.forward - usual.forward)
+            kept[:, 0] -= mine * (front.kept - front.thrifty - usual.kept + usual.thrifty)
+        return work, kept
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,7 @@ def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choi
     if len(counts) == 0:
         return QuickStep(math.inf)
     shapes = _shapes(counts, problem)
+    sides = [(_Stages(model, sizes, first=True), _Stages(model, sizes, first=False)) for sizes in shapes]
     alive = alive_chunks(stages, chunks, problem.micro_batches)
     free_mib = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
     most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
@@ -146,13 +160,15 @@ def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choi
             break
         # Where every stage has a number of its own, it takes the least that does.
         tried = _Tried(enough.shape) if problem.uniform_recompute else free
-        for at, sizes in enumerate(shapes):
-            each = [model.stage(sizes, number, first=front) for front in (True, False)]
-            of = [each[stage > 0] for stage in range(stages)]
-            kept = [(mine @ held.T).max(axis=1) for (_, _, mine), held in zip(of, alive, strict=True)]
-            used = np.stack([states + held for (_, states, _), held in zip(of, kept, strict=True)], axis=1)
-            work = np.stack([mine for mine, _, _ in of], axis=1) + ends
-            tried.take(np.where(enough & (used <= free_mib), work, math.inf), at, number)
+        for at, (front, others) in enumerate(sides):
+            work, kept = others.under(number)
+            held = [(kept @ each.T).max(axis=1) for each in alive]
+            work, states = np.repeat(work[:, None], stages, axis=1), np.repeat(others.states[:, None], stages, axis=1)
+            if model.count:
+                work[:, 0], kept = front.under(number)
+                held[0], states[:, 0] = (kept @ alive[0].T).max(axis=1), front.states
+            fits = enough & (states + np.stack(held, axis=1) <= free_mib)
+            tried.take(np.where(fits, work + ends, math.inf), at, number)
         step, taken = _even_step(tried.work, further, problem)
         if step < best:
             every = np.arange(stages)
