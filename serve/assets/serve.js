@@ -23,7 +23,7 @@ const WORDS = {
     seen_out: "Stages out of memory", seen_limit: "Limits of stages, stage=MiB", learn: "Learn from it", forget: "Forget",
     size: "How many devices", sizing: "Devices", sizes_now: "Trying numbers of devices from 8 to 16,384 …", curve: "Tokens/s of a device, by number of devices",
     devices: "Devices", efficiency: "Efficiency", kept: "Kept by the doubling", again_short: "Recompute", drop: "Drop your training file here, or choose it:", assume: "Assumptions", framework: "Framework", precision: "Precision",
-    dispatcher: "Token dispatcher", sp: "Sequence parallel", op: "Distributed optimizer", own_limit: "Limit, GiB", usual: "usual",
+    dispatcher: "Token dispatcher", sp: "Sequence parallel", op: "Distributed optimizer", own_limit: "Limit, GiB", images: "Images a sample x patches", usual: "usual",
     rests: "What this rests on", link: "Copy link", start_file: "Download start file", stale: "The settings have changed since this answer.",
     back: "Back to its settings", copied: "Copied: a link with these settings and no token.", changes_fit: "It fits with:", changes_fast: "Faster with:",
     no_change: "No single change makes it fit.", over_stage: "Stage {stage} is {over} GiB over its limit.", given: "{file}: {title}, {name}.",
@@ -49,7 +49,7 @@ const WORDS = {
     seen_out: "显存不足的级", seen_limit: "各级上限, 级=MiB", learn: "据此修正", forget: "清除",
     size: "需要多少张卡", sizing: "卡数", sizes_now: "正在试 8 到 16,384 张卡……", curve: "单卡 token/秒，按卡数",
     devices: "卡数", efficiency: "效率", kept: "翻倍后保留", again_short: "重计算", drop: "把训练文件拖到这里，或选择：", assume: "假设", framework: "框架", precision: "精度", dispatcher: "token 分发方式",
-    sp: "序列并行", op: "分布式优化器", own_limit: "上限, GiB", usual: "默认", rests: "以上结果的依据", link: "复制链接",
+    sp: "序列并行", op: "分布式优化器", own_limit: "上限, GiB", images: "每样本图像数 x 每图块数", usual: "默认", rests: "以上结果的依据", link: "复制链接",
     start_file: "下载启动文件", stale: "得到这个结果之后，设置已经改变。", back: "恢复当时的设置", copied: "已复制：链接包含当前设置，不含令牌。",
     changes_fit: "这样就能放下：", changes_fast: "这样更快：", no_change: "没有单项改动能放下。", over_stage: "第 {stage} 级超出上限 {over} GiB。",
     given: "{file}：{title}，{name}。", interval: "90% 区间", per_device: "单卡 token/秒 {gain}", busy: "正在计算……", tie: "并列", within: "{low} 至 {high}",
@@ -110,6 +110,8 @@ const CHINESE = [
   [/(\w+): Input should be a valid integer/, "$1 须为整数"],
   [/(\w+): has no effect on a search of strategies/, "$1 对策略搜索不起作用：请恢复默认值，或对当前策略求解"],
   [/limit_mib: is above the ([\d,]+) MiB of ([\w.-]+)/, "显存上限超过 $2 的 $1 MiB"],
+  [/images: states no images/, "图像数写成 1.5 或 1.5x1024：每样本平均图像数 x 每图块数"],
+  [/images: asks for images/, "没有该模型视觉编码器的数据：请清空图像数"],
   [/stopped before there was a plan/, "在找到方案之前已停止"],
   [/no plan was found in time on ([\d,]+) to ([\d,]+) devices/, "时限内没有找到 $1 到 $2 张卡的方案：请增大求解时限"],
   [/the token is missing or wrong/, "令牌缺失或有误：请打开 taylor serve 打印的链接"],
@@ -122,7 +124,7 @@ const SLIDERS = { tp: POWERS, pp: POWERS, ep: POWERS, cp: POWERS, vpp: [1, 2, 3,
   seconds: [5, 10, 30, 60, 120, 300] };
 const START = { model: "llama3-70b", device: "h100-80g", tp: 8, pp: 4, ep: 1, cp: 1, vpp: 1, mbs: 1, recompute: 100, risk: 5, seconds: 30 };
 // Settings that a question leaves out where they are the usual ones.
-const USUAL = { framework: null, software: [], sp: true, op: true, limit_mib: null, stage_limit: {}, run: null };
+const USUAL = { framework: null, software: [], sp: true, op: true, limit_mib: null, stage_limit: {}, run: null, images: "" };
 const FIT = { fits: "yes", "exceeds the risk": "risky", "does not fit": "no" };
 const OF_RUN = ["tp", "pp", "ep", "cp", "vpp", "mbs", "recompute"];
 const FIELDS = ["model", "device", "ranks", "seq", "gbs"];
@@ -196,6 +198,7 @@ function question() {
   if (software.length) ask.software = software;
   if (!$("sp").checked) ask.sp = false;
   if (!$("op").checked) ask.op = false;
+  if ($("images").value.trim()) ask.images = $("images").value.trim();
   if ($("limit").value) ask.limit_mib = 1024 * Number($("limit").value);
   return ask;
 }
@@ -235,6 +238,7 @@ const stagesText = (mib) => Object.entries(mib ?? {}).map(([stage, one]) => `${s
 function set(ask) {
   if ("framework" in ask) $("framework").value = ask.framework ?? "";
   for (const id of ["sp", "op"]) if (id in ask) $(id).checked = ask[id] ?? true;
+  if ("images" in ask) $("images").value = ask.images ?? "";
   if ("limit_mib" in ask) $("limit").value = ask.limit_mib ? ask.limit_mib / 1024 : "";
   if ("software" in ask) for (const id of ["precision", "dispatcher"]) {
     const named = [ask.software].flat();
