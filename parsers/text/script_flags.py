@@ -15,6 +15,9 @@ from taylor.parsers.text.slurm import SlurmJob
 
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
 
+_STARTER = re.compile(r"(?:^|/)(?:torchrun|deepspeed|accelerate|msrun)$|^torch\.distributed")
+"""Programs that start several ranks themselves, of which ``srun`` starts one a node."""
+
 
 @dataclass(frozen=True)
 class FlagForm:
@@ -54,7 +57,9 @@ def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     programs = [word.text.rpartition("/")[2] for word in (*started, *words[program : program + 1])]
     before = _parse(words[:program])
     starter = command.within or words[:program]
-    tasks = _tasks(script.slurm, _parse(starter)) if any(word.text == "srun" for word in starter) else None
+    alone = not any(_STARTER.search(word.text) for word in words[:program])
+    by_slurm = alone and any(word.text == "srun" for word in starter)
+    tasks = _tasks(script.slurm, _parse(starter)) if by_slurm else None
     start = Start(
         tuple(dict.fromkeys(programs)), tuple(script.variables), script.text, to_state=script.to_state, tasks=tasks
     )

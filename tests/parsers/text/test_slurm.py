@@ -74,6 +74,16 @@ def test_the_ranks_are_those_that_slurm_starts(tmp_path, start, ranks):
     assert config.strategy.dp * 8 == ranks and not any("assumed" in note for note in config.notes)
 
 
+@pytest.mark.parametrize(
+    "start", ["srun torchrun", "srun -l python -m torch.distributed.run", "srun accelerate launch"]
+)
+def test_a_program_that_starts_ranks_itself_is_no_task_a_rank(tmp_path, start):
+    assert any(
+        "does not say how many ranks" in note
+        for note in read_config(job(tmp_path, SCRIPT.replace("srun -l python", start))).notes
+    )
+
+
 def test_what_the_user_states_goes_before_the_lines(tmp_path):
     from taylor.parsers.text.shell_start import parse_start, started
 
