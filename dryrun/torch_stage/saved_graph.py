@@ -25,7 +25,8 @@ from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.statics import MIB
 from taylor.dryrun.torch_stage.attention import SplitFeatures
 from taylor.dryrun.torch_stage.counter import LiveCounter, rounded
-from taylor.dryrun.torch_stage.experts import Exchange, GroupedLinear
+from taylor.dryrun.torch_stage.experts import Exchange
+from taylor.dryrun.torch_stage.grouped_linear import GroupedLinear
 from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter
 from taylor.dryrun.torch_stage.layers import TransformerLayer
 from taylor.dryrun.torch_stage.site import Site
