@@ -43,6 +43,7 @@ _DECLARE = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
 _OWN_VALUES = 2
 """Values that every script has from outside: its name, twice."""
+_EQUAL = ("=", "==")
 _UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _COUNTING = re.compile(r"\s*\(\(([^;()]*);([^;()]*);([^;()]*)\)\)\s*;?\s*do\b")
 
@@ -284,14 +285,18 @@ class ShellScript(ShellText):
         self.variables[name] = Variable([given(value)], False, self._depth == 0 and self._runs is True)
 
     def _without_unset(self, words: list[Word]) -> list[Word]:
-        """The words of a test for an empty variable, which is one where the start is stated and does not set it."""
+        """The words of a test, with a variable empty that the script never sets, where the start is stated without it.
+
+        Of ``-z``, ``-n`` and ``=`` alone: without quotes ``[ ${NAME} != yes ]`` is an error of the shell's.
+        """
         stated = self.arguments is not None or len(self.outside) > _OWN_VALUES
         texts = [word.text for word in words]
-        if not stated or not is_test(words) or not ({"-z", "-n"} & set(texts)):
+        if not stated or not is_test(words) or not ({"-z", "-n", *_EQUAL} & set(texts)):
             return words
         unset = {at: _UNSET.fullmatch(text) for at, text in enumerate(texts) if words[at].unknown}
         for at, name in unset.items():
-            if name is not None and texts[at - 1] in ("-z", "-n"):
+            equals = texts[at + 1 : at + 2] in ([each] for each in _EQUAL)
+            if name is not None and (equals or texts[at - 1] in ("-z", "-n")):
                 note = f"{name[1]} is taken for not set: --env {name[1]}=VALUE sets it"
                 self.notes += [note] * (note not in self.notes)
                 words = [*words[:at], Word(()), *words[at + 1 :]]

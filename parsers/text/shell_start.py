@@ -86,8 +86,8 @@ def parse_start(command: str | None, settings: Sequence[str]) -> tuple[str | Non
         except ValueError as error:
             cure = "quote the arguments as in a shell"
             raise InputError(f"cannot be read: {error}", field="-shell", value=command, cure=cure) from None
-        if len(words) > 1 and len(words) <= MOST_VALUES and Path(words[0]).is_file():
-            command, arguments = words[0], tuple(words[1:])
+        if 1 <= len(words) <= MOST_VALUES and Path(words[0]).is_file():
+            command, arguments = words[0], tuple(words[1:]) or None
     variables = {}
     for setting in settings:
         name, equals, value = setting.partition("=")

@@ -90,6 +90,7 @@ class OpenValue(NamedTuple):
 
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_ALONE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _EXPANDED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _OUTPUT = re.compile(r"\$\((?!\()|`")
 
@@ -108,10 +109,14 @@ def variable_to_state(text: str, at: int | None, opened: Sequence[OpenValue], kn
     known : collection of str
         Variables that have a value.
     """
+    by = {each.name: each.by for each in opened}
+    alone = _ALONE.fullmatch(text.strip())
+    name = (alone[1] or alone[2]) if alone else ""
+    if name and (name in by or name not in known):
+        return by.get(name, name)
     here = next((each.by for each in reversed(opened) if at is not None and each.start <= at < each.end), None)
     if here is not None or _OUTPUT.search(text):
         return here
-    by = {each.name: each.by for each in opened}
     names = (_NAME if "$((" in text else _EXPANDED).findall(text)
     return next((by.get(name, name) for name in names if name in by or name not in known), None)
 

@@ -77,6 +77,32 @@ def test_a_variable_that_a_test_finds_empty_is_not_set_once_the_start_is_stated(
     assert [word.text for word in read.commands[-1].words] == ["echo", "split"]
 
 
+def test_a_test_for_a_value_fails_for_a_variable_that_the_stated_start_leaves_out(tmp_path):
+    text = "O=none\nif [ ${PACKING} = true ]; then O=packed; else O=plain; fi\necho $O\n"
+    for start, found in ((("a",), {}), "plain"), ((("a",), {"PACKING": "true"}), "packed"), ((None, {}), "none"):
+        read = ShellScript(text, tmp_path / "a.sh", start=ShellStart(*start))
+        assert [word.text for word in read.commands[-1].words] == ["echo", found]
+    bash = ["bash", "-c", text.replace("echo", "2>/dev/null; echo")]
+    assert subprocess.run(bash, capture_output=True, text=True, check=True, env={}).stdout == "plain\n"
+
+
+def test_the_cure_names_the_variable_of_the_word_inside_a_longer_value(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "STEPS=$(( $TOKENS / 8 ))\nif [ $SIZE = 7B ]; then\nLAYERS=32\nfi\n"
+        'OPTIONS="--train-iters ${STEPS} --num-layers ${LAYERS} --hidden-size 64 --num-attention-heads 4"\n'
+        "torchrun pretrain_gpt.py $OPTIONS --seq-length 128 --max-position-embeddings 128 --micro-batch-size 1\n"
+    )
+    with started(ShellStart(None, {"SIZE": "8B"})), pytest.raises(InputError, match="--env LAYERS=VALUE"):
+        read_config(path)
+
+
+def test_a_blank_behind_a_file_is_no_argument(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text("echo\n")
+    assert parse_start(f"{path} ", []) == (str(path), ShellStart(None, {}))
+
+
 def test_only_files_of_the_scripts_own_checkout_are_taken_in(tmp_path):
     (tmp_path / "secret.sh").write_text("TP=8\n")
     folder = tmp_path / "checkout"
