@@ -197,6 +197,15 @@ OTHER_TOOLS = (
         "modelscope/ms-swift 3602360a examples/yaml/deepspeed/sft.yaml",
     ),
     OtherFile(
+        "a YAML of ms-swift's sampler",
+        _NOT_TRAINING,
+        "give a script or YAML of megatron pt, sft or rlhf",
+        (("num_return_sequences", "num_sampling_batch_size"), ("num_return_sequences", "sampler_type")),
+        "",
+        "modelscope/ms-swift 3602360a examples/sampler/distill/distill.yaml, examples/sampler/sample/sampling.yaml",
+        mistaken=r"^num_return_sequences\s*:",
+    ),
+    OtherFile(
         "an export of ms-swift",
         "it converts, merges or quantizes a checkpoint and trains nothing",
         "give the script that starts megatron pt, sft or rlhf",
@@ -221,6 +230,14 @@ OTHER_TOOLS = (
         r"[\s\S]*?^(?:MODEL_ARGS(?:=\(|\[\d+\]=)|(?:\w+=\S* )+source\s[^\n]*\.sh)",
         "THUDM/slime 624b824a scripts/models/qwen3-30B-A3B.sh, scripts/models/deepseek-v3-5layer.sh",
         said="sets a model's flags for",
+    ),
+    OtherFile(
+        "a conversion of Megatron-Bridge",
+        "it converts a checkpoint or compares two and trains nothing",
+        _TRAINING_SCRIPT,
+        (),
+        r"\bconversion/(?:convert\.sh|\w+\.py)\b",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d scripts/conversion/convert.sh, examples/conversion",
     ),
     OtherFile(
         "a server of a model",

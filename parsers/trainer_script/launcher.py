@@ -32,7 +32,7 @@ class TrainerScript(OneStage):
     title = "script of Hugging Face's Trainer"
     suffixes = (".sh",)
     telltale = re.compile(
-        r"\A(?![\s\S]*_parallel_degree)(?![\s\S]*\bswift\s+(?:pt|sft|rlhf)\b)"
+        r"\A(?![\s\S]*_parallel_degree)(?![\s\S]*\bswift(?:\s+|/cli/|\.cli\.)(?:pt|sft|rlhf)\b)"
         r"[\s\S]*^[^#\n]*--per[-_]device[-_]train[-_]batch[-_]size\b",
         re.MULTILINE,
     )

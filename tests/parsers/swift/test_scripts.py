@@ -10,6 +10,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.job.adapters import trained_parameters
 from taylor.cost_model.job.parameters import total_parameters
+from taylor.parsers.named_model import named_model
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
@@ -49,6 +50,20 @@ def test_a_checkpoint_whose_name_is_the_models_says_which_model_it_is(script, op
     assert config.model.name == "qwen3-8b"
     note = f"{option} /ckpt/Qwen3-8B-Base-mcore is taken for the registered model qwen3-8b"
     assert any(note in each for each in config.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("deepseek-ai/deepseek-coder-6.7b-instruct", "deepseek-coder-6.7b"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Math-7B-Instruct", "qwen2.5-7b"),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8", "qwen3-coder-480b-a35b"),
+    ],
+)
+def test_words_inside_a_name_go_once_no_end_of_it_is_left(script, name, model):
+    found, _ = named_model(name, script, "--model")
+    assert found.name == model
 
 
 def test_a_checkpoint_whose_name_says_no_model_asks_for_the_model(script):
