@@ -33,6 +33,7 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.register.adapters import ALL_MEGATRON, Adapters, named_targets, saved_ends
 from taylor.register.frozen import without_frozen
 from taylor.register.model import ModelSpec
+from taylor.register.pattern import kinds_in_order
 
 _TRAINS = re.compile(r"(?:\S*/)?megatron (?:pt|sft|rlhf)|\S*swift[/.]cli[/._]+megatron[/.](?:pt|sft|rlhf)(?:\.py)?")
 RANKS = {"nproc-per-node": "NPROC_PER_NODE", "nnodes": "NNODES"}
@@ -285,11 +286,15 @@ def _refuse(options: Flags) -> None:
 def _trained(model: ModelSpec, options: Flags) -> ModelSpec:
     """The model as ms-swift trains it: MTP modules where an option asks for them.
 
-    Source: megatron_args.py:669 (``mtp_num_layers`` None).
+    A model without any gets Megatron's, each with a layer like the last one, from random weights.
+
+    Sources: megatron_args.py:669 (``mtp_num_layers`` None); modelscope/mcore-bridge f020e479
+    src/mcore_bridge/bridge/gpt_bridge.py:1755-1761, src/mcore_bridge/model/register.py:118-131.
     """
     depth = options.integer("mtp-num-layers", default=0, low=0, high=16)
     if depth and not model.mtp_layers:
-        raise options.error("mtp-num-layers", f"asks for MTP modules, which {model.name} does not have", depth)
+        last = kinds_in_order(model.pattern)[-1:] if model.pattern else ()
+        return model.replace(mtp_layers=depth, mtp_kinds=last)
     return model if depth == model.mtp_layers else model.replace(mtp_layers=depth)
 
 

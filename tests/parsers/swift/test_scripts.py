@@ -66,6 +66,16 @@ def test_words_inside_a_name_go_once_no_end_of_it_is_left(script, name, model):
     assert found.name == model
 
 
+def test_a_model_without_mtp_modules_gets_those_that_the_option_asks_for(script):
+    """ms-swift 3602360a examples/models/qwen3_next/mtp.sh, whose last layer has attention and experts."""
+    model = read_config(changed(script, "Qwen3-8B-Base", "Qwen3-Next-80B-A3B-Instruct --mtp_num_layers 1")).model
+    assert model.mtp_layers == 1 and model.mtp_kinds == ("attn+moe",)
+    model = read_config(
+        changed(script, "Qwen3-Next-80B-A3B-Instruct --mtp_num_layers 1", "Qwen3-8B --mtp_num_layers 2")
+    ).model
+    assert model.mtp_layers == 2
+
+
 def test_a_checkpoint_whose_name_says_no_model_asks_for_the_model(script):
     with pytest.raises(InputError, match="--model: is missing, and the name of --load ./out/v3 says no model"):
         read_config(changed(script, "--model Qwen/Qwen3-8B-Base", "--load ./out/v3"))
