@@ -13,7 +13,8 @@ Three sets, each with its source:
 - ``recipes``: LoRA rows of docs/performance-summary-archive.md:187-191 there, as ../shared/data/recipes states them.
 
 Samples are packed to the whole sequence in every row. A flag says where attention sees one packed sequence as a whole
-(MLPerf's ``return_cu_seqlen: False``); in ``cards`` it sees each sample alone, which is not stated and not counted.
+(MLPerf's ``return_cu_seqlen: False``); in ``cards`` it sees each sample alone, which is not counted, and their commits
+pin Megatron-LM 61f31145 and 58bf14e9, which rotate each sample by itself (`TrainingRules.packed_samples`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,11 @@ CARDS = (
     ("moonlight-16b-a3b", 4, 4, 32, 8, (LATENTS, OUTPUT), 3822.84, "moonlight/h100/moonlight_16b.py:846"),
     ("gpt-oss-120b", 8, 8, 128, 32, Adapters(1).targets, 11509.1, "gpt_oss/h100/gpt_oss.py:767"),
 )
-"""Model, cards, EP, samples of 2,048 tokens a step, rank, targets, step, ms, recipe."""
+"""Model, cards, EP, packs of 2,048 tokens a step, rank, targets, step, ms, recipe."""
+
+SAMPLES = 21.55 / 8192
+"""Samples a token in the packs of Tulu 3, train[:10000]: "averages 21.550 source sequences per pack" of 8,192 tokens
+(moonlight-16b-a3b/card.yaml:225), "83.333 source sequences per pack" of 32,768 (gpt-oss-20b/card.yaml:308)."""
 
 
 def adapter_steps(registry: Registry, host_us: float | None = None) -> Iterator[AdapterStep]:
@@ -113,6 +118,8 @@ def adapter_steps(registry: Registry, host_us: float | None = None) -> Iterator[
     for known, cards, ep, batch, rank, targets, measured, _ in CARDS:
         strategy = Strategy(cards, 1, 1, ep, op=cards, sp=False, micro_batches=batch // cards)
         rules = _rules(2048, Adapters(rank, targets, gathers=True, shared_by_experts=True))
+        # No recipe of these turns on the kernel that rotates (`apply_rope_fusion`).
+        rules = rules.replace(packed_samples=2048 * SAMPLES, rotated_apart=1.0)
         yield _step("cards", known, measured, registry.model(known), strategy, rules, card)
     yield from _recipes(registry)
 

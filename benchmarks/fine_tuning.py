@@ -12,8 +12,9 @@ Megatron-Bridge with another cost of starting an operation on the host, as ``ben
   states: with two as DeepSpeed's (`TrainingRules.mlp_tiles`) its peak is 11 % too low, with four and more 23 %.
 - ``guide``: docs/source/long_context_training.md of trl 4f5fd515, Qwen3-4B, whose GB are 2^30 bytes ("19 GB = 1,048,576
   x 9728 x 2 bytes"); one card keeps weights and moments in 16 bits ("a fixed 22 GB").
-- ``sft``: model verification cards of NVIDIA-NeMo/Megatron-Bridge 067f987d whose recipes state every degree; attention
-  inside a pack sees each sample alone, which is not stated and not counted.
+- ``sft``: model verification cards of NVIDIA-NeMo/Megatron-Bridge 067f987d whose recipes state every degree; a pack's
+  samples are rotated one by one (`TrainingRules.packed_samples`), as in ``benchmarks.adapters``; attention inside a
+  pack sees each sample alone, which is not counted.
 
 NeMo's rows from 4K to 1M tokens are among ``benchmarks.measured_runs``. Cards of 32K samples are not stated:
 gpt-oss-20b, qwen3-30b-a3b and nemotron-3-super run at 13, 26 and 16 TFLOP/s a card, and no source says what they wait
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
+from benchmarks.adapters import SAMPLES
 from benchmarks.variant_order import Variant, variant_order
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.strategy import GATHERED_RING, ONE_KERNEL, Strategy, TrainingRules
@@ -138,7 +140,7 @@ def rows(registry: Registry, host_us: float | None = None) -> Iterator[Row]:
         strategy = Strategy(dp, tp, 1, ep, op=dp, sp=False, micro_batches=samples // dp)
         rules = TrainingRules(
             framework=MEGATRON, seq_length=tokens, param_bytes=2, fused_norms=True, engine_layers=True,
-            expert_tensor_parallel=False,
+            expert_tensor_parallel=False, packed_samples=tokens * SAMPLES, rotated_apart=1.0,
         )  # fmt: skip
         predicted = float(step_ms(registry.model(name), strategy, rules, slow, balanced=True))
         yield Row("sft", f"{name}, {cards} cards", measured, predicted, job=name, tokens=tokens * samples / cards)

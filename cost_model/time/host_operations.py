@@ -58,6 +58,11 @@ other part joined. torch's own operations are counted in a test."""
 LATENT_APART = Operations(27, 27)
 """The same of latent attention beyond its two kernels (multi_latent_attention.py:907-950): 29 there and back, which
 joins even and odd entries, content and rotated parts, and copies values. Counted in the same test."""
+SAMPLE_ROTATION, LATENT_SAMPLE_ROTATION = Operations(40, 38), Operations(46, 48)
+"""Operations of torch alone, views included, that rotate queries and keys of one sample of a pack
+(`TrainingRules.packed_samples`), and those of latent attention. torch's own operations are counted in a test."""
+PACK_ROTATION = Operations(16, 4)
+"""The same of a whole pack beside its samples: lengths, parts, the result. Two of the forward wait for the device."""
 MAMBA = Operations(17, 28, 2, 2)
 """A Mamba layer (ssm/mamba_mixer.py ``_ssm_training`` and mamba_ssm's ``mamba_split_conv1d_scan_combined``): norm, two
 GEMMs, two copies to another order, decays (2), convolution, the scan's six kernels, its norm, residual, a copy of the
@@ -160,11 +165,22 @@ def mixer_operations(
     if attention is None:
         return []
     if attention.latent is None:
-        return [(ATTENTION, 1), *([(ROTATION_APART, 1)] if rules.rotated_apart else [])]
-    parts = [(LATENT, 1), *([(LATENT_APART, 1)] if rules.rotated_apart or learned_positions else [])]
+        return [(ATTENTION, 1), *([(ROTATION_APART, 1)] if rules.rotated_apart and not rules.packed_samples else [])]
+    apart = (rules.rotated_apart or learned_positions) and not rules.packed_samples
+    parts = [(LATENT, 1), *([(LATENT_APART, 1)] if apart else [])]
     if attention.latent.q_lora_rank is None:
         parts.append((LATENT_QUERIES, -1))
     return parts
+
+
+def sample_rotations(layer: LayerSpec, rules: TrainingRules) -> tuple[float, float]:
+    """Operations of torch alone that rotate a pack's samples one by one in a layer, forward and backward."""
+    attention = layer.attention
+    if attention is None or not rules.packed_samples:
+        return 0.0, 0.0
+    each = SAMPLE_ROTATION if attention.latent is None else LATENT_SAMPLE_ROTATION
+    samples = rules.packed_samples
+    return PACK_ROTATION.forward + samples * each.forward, PACK_ROTATION.backward + samples * each.backward
 
 
 def up_projection_operations(

@@ -76,6 +76,18 @@ def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRule
     return host._replace(backward=host.backward + 1e-3 * counts.TORCH_OPERATION_US * hooks)
 
 
+def rotation_ms(model: ModelSpec, kind: str, rules: TrainingRules) -> tuple[float, float]:
+    """Host time that rotates a pack's samples one by one, forward and backward, ms (`TrainingRules.packed_samples`).
+
+    The forward's stands by itself: the host waits for the samples' lengths until the device has finished all before.
+    """
+    if not (rules.packed_samples and rules.framework.starts_experts_singly):
+        return 0.0, 0.0
+    layers = [counts.sample_rotations(layer, rules) for layer in model.layers_of(kind)]
+    ahead, back = (1e-3 * counts.TORCH_OPERATION_US * sum(part) for part in zip(*layers, strict=True))
+    return ahead, back
+
+
 def _layer_operations(
     model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules
 ) -> tuple[Quantity, Quantity, Quantity, Quantity, Quantity, Quantity]:

@@ -31,7 +31,7 @@ from taylor.cost_model.time.expert_exchange import (
 )
 from taylor.cost_model.time.expert_products import expert_products
 from taylor.cost_model.time.indexer import indexer_time
-from taylor.cost_model.time.launches import ends_ms, host_time, shown_forward, shown_together
+from taylor.cost_model.time.launches import ends_ms, host_time, rotation_ms, shown_forward, shown_together
 from taylor.cost_model.time.overlap import shown_behind, shown_in_rings
 from taylor.cost_model.time.paired_exchange import PairedWork, paired_exchange_ms, unpaired_micro_batches
 from taylor.cost_model.time.product_times import dense_products
@@ -124,7 +124,9 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     if rules.parameter_shard:
         moved = _shard_times(model, kind, degrees, rules, device, speed)
         shards = _shown_shards(moved, degrees, rules, compute, compute_back, speed.shares["data_shown"])
+    rotation, rotation_back = rotation_ms(model, kind, rules)
     host = host_time(model, kind, degrees, rules, device)
+    host = host._replace(backward=host.backward + rotation_back)
     beside = 1e-3 * speed.shares["layer_us"]
 
     def with_exchange(ahead: Quantity, behind: Quantity) -> tuple[Quantity, Quantity, Quantity]:
@@ -137,7 +139,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
             forward, backward = forward + shards[0], backward + shards[1]
         of_experts = grouped.forward + ahead + speed.bytes(work.expert_activation_bytes)
         forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
-        return forward + beside, np.maximum(backward, host.backward) + 2 * beside, backward
+        return forward + rotation + beside, np.maximum(backward, host.backward) + 2 * beside, backward
 
     forward, backward, device_back = with_exchange(*paired_exchange_ms(expert, paired, rules))
     again = forward
