@@ -9,7 +9,8 @@ wherever the file settles them; files that start no training, or leave the model
 apart. Exit code 1 where a field differs.
 
 Files of verl, NeMo RL, LLaMA-Factory and axolotl must lie in a checkout of their program, whose own files state the
-defaults (`checkout`). Hydra composes those of the first two: ``pip install hydra-core``.
+defaults (`checkout`). Hydra composes those of the first two: ``pip install hydra-core``. Its OmegaConf resolves the
+YAML beside MLPerf's fine-tuning configurations, whose scripts no bash runs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from benchmarks.differential_reading.checkout import AXOLOTL, LLAMAFACTORY, MARKS, NEMO_RL, VERL, root_of
 from benchmarks.differential_reading.megatron import read_script
 from benchmarks.differential_reading.mindformers import read_yaml
+from benchmarks.differential_reading.mlperf import is_tuning, read_tuning
 from benchmarks.differential_reading.nemo_rl import read_experiment
 from benchmarks.differential_reading.product import read_product
 from benchmarks.differential_reading.reading import FIELDS, FURTHER, PLACES, NothingToRead, Reading, Value
@@ -35,6 +37,7 @@ from benchmarks.differential_reading.verl import read_command
 from taylor.base.errors import TaylorError
 
 _YAML = (".yaml", ".yml")
+_MLPERF = "MLPerf's fine-tuning (.sh)"
 _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path, Path], list[Reading]]]] = {
     "Megatron, MindSpeed (.sh)": ((".sh",), lambda path, _: read_script(_text(path))),
     "MindFormers (.yaml)": (_YAML, lambda path, _: read_yaml(_text(path))),
@@ -43,6 +46,7 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path, Path], list[Reading]]
     NEMO_RL: (_YAML, lambda path, _: read_experiment(path)),
     LLAMAFACTORY: (_YAML, read_llamafactory),
     AXOLOTL: (_YAML, read_axolotl),
+    _MLPERF: ((".sh",), lambda path, _: read_tuning(path)),
 }
 """Suffixes and reader of each launcher; those of `MARKS` read what lies in a checkout of theirs."""
 _SUFFIXES = {suffix for suffixes, _ in _READERS.values() for suffix in suffixes}
@@ -109,6 +113,8 @@ def _text(path: Path) -> str:
 def _launcher(path: Path) -> tuple[str, Path | None]:
     """The launcher of a file by the checkout that it lies in, else by its suffix; and the checkout."""
     suffix = path.suffix.lower()
+    if suffix == ".sh" and is_tuning(path):
+        return _MLPERF, None
     for name in MARKS:
         root = root_of(path, name) if suffix in _READERS[name][0] else None
         if root is not None:

@@ -155,3 +155,30 @@ def test_ranks_of_a_reward_model_are_left_out_on_either_side(tmp_path: Path) -> 
     compared = differential.compare(file)
     assert (compared.apart, compared.refusal, compared.differences) == ("", "", ())
     assert differential.read_experiment(file)[0]["ranks"] == 16
+
+
+TUNING = (
+    "model:\n  tensor_model_parallel_size: ${oc.decode:${oc.env:TP,1}}\n  pipeline_model_parallel_size: 1\n"
+    "  context_parallel_size: ${oc.decode:${oc.env:CP,1}}\n  micro_batch_size: ${oc.decode:${oc.env:MBS,1}}\n"
+    "  global_batch_size: ${floor_div:${multiply:${oc.decode:${oc.env:MINIBS,1}},${floor_div:${multiply:"
+    "${trainer.devices},${trainer.num_nodes}},${model.tensor_model_parallel_size}}},${oc.decode:${oc.env:CP,1}}}\n"
+    "  encoder_seq_length: 8192\n  fp8: ${oc.decode:${oc.env:FP8,True}}\n"
+    "trainer:\n  devices: ${oc.decode:${oc.env:DGXNGPU,8}}\n  num_nodes: ${oc.decode:${oc.env:DGXNNODES,1}}\n"
+    "optim:\n  use_distributed_optimizer: ${oc.decode:${oc.env:USE_DISTRIBUTED_OPTIMIZER,True}}\n"
+)
+
+
+@pytest.mark.skipif(find_spec("omegaconf") is None, reason="OmegaConf, which resolves the YAML, is not installed")
+def test_mlperfs_fine_tuning_is_read_alike_over_the_yaml_of_its_harness(tmp_path: Path) -> None:
+    folder = tmp_path / "llama2_70b_lora"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "megatron_gpt_peft_tuning_config.yaml").write_text(TUNING)
+    (folder / "config_common.sh").write_text("export TP=2\nexport MBS=1\n")
+    path = folder / "config_H200_4x8.sh"
+    path.write_text(
+        "source $(dirname ${BASH_SOURCE[0]})/config_common.sh\nexport MINIBS=4 # a rank's\nexport DGXNNODES=4\n"
+        "export DGXNGPU=8 && export CP=2\n"
+    )
+    found = {one.path.name: one for one in differential.compare_folders([folder])}
+    assert found["config_common.sh"].apart == "is a part of a configuration"
+    assert found[path.name].differences == () and found[path.name].settled == 15
