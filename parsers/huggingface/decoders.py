@@ -171,6 +171,12 @@ def _square_output(values: Values) -> int:
     return 0
 
 
+def _whole_embedding(values: Values) -> int:
+    """OPT-350M's embedding is narrower than its layers, with a projection on both sides."""
+    values.must_be("word_embed_proj_dim", values.size(*HIDDEN), "a narrower embedding is not counted")
+    return 0
+
+
 def _head_bias(switch: Switch) -> Callable[[Values], int]:
     return lambda values: values.size("vocab_size") if switched(values, switch) else 0
 
@@ -350,6 +356,7 @@ DECODERS: dict[str, Decoder] = {
         gated=False,
         norm_bias=True,
         positions=_row_a_position("max_position_embeddings", 2),
+        extra=_whole_embedding,
         fixed=(
             ("layer_norm_elementwise_affine", True, "norms without weights are not counted"),
             ("_remove_final_layer_norm", False, "a model without a last norm is not counted"),

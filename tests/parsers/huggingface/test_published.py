@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from taylor.base.errors import InputError
 from taylor.cost_model.job.parameters import active_parameters, layer_parameters, total_parameters
 from taylor.parsers.huggingface.model import read_model
 from taylor.register.model import MTP
@@ -69,6 +70,14 @@ def test_layers_stand_where_the_models_have_them() -> None:
     assert {kind.split("+")[0] for kind in flash[3::2]} == {"hca"}
     owners = [at for at, kind in enumerate(kinds("GLM-5.2")) if "shared" not in kind]
     assert owners[3:6] == [6, 10, 14]
+
+
+def test_opt_is_read_with_the_width_of_its_embedding_where_its_layers_have_the_same() -> None:
+    """125,239,296 by transformers 5.24.0, of facebook/opt-125m; OPT-350M has an embedding of 512 and layers of 1024."""
+    config = {"model_type": "opt", "hidden_size": 768, "word_embed_proj_dim": 768, "vocab_size": 50272}
+    assert total_parameters(read_model(config, FILE)[0]) == 125_239_296
+    with pytest.raises(InputError, match="word_embed_proj_dim: is read for 1024 alone"):
+        read_model({**config, "hidden_size": 1024, "num_attention_heads": 16, "word_embed_proj_dim": 512}, FILE)
 
 
 def test_a_falcon_h1_layer_has_both_mixers() -> None:
