@@ -68,9 +68,24 @@ def jobs() -> list[Job]:
     ]
 
 
+def killed_jobs() -> list[Job]:
+    """Jobs that are killed: a file solved, a search, a ranking, one on a cluster, a layer-wise search."""
+    kept = {one.name: one for one in jobs()}
+    ranking = kept["ranking"]
+    layerwise = ("--costs", "estimate", "--model", "llama2-7b", "--device", "h100-80g", "--world_size", "8", "--seq",
+                 "4096", "--gbs", "32", "--micro_batches", "4,8")  # fmt: skip
+    return [
+        kept["one-interleave"],
+        kept["search"],
+        ranking,
+        Job("cluster", ranking.tool, ranking.prepare, (*ranking.words, "--cluster", "local:2")),
+        Job("layerwise", "taylor.command_lines.layerwise", lambda folder: None, layerwise),
+    ]
+
+
 def job(name: str) -> Job:
     """One job by its name."""
-    return next(one for one in jobs() if one.name == name)
+    return next(one for one in (*jobs(), *killed_jobs()) if one.name == name)
 
 
 def _example(name: str) -> Path:

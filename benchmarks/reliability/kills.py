@@ -23,13 +23,12 @@ from benchmarks.reliability.campaign import (
     split,
     total,
 )
-from benchmarks.reliability.jobs import Job, job
+from benchmarks.reliability.jobs import Job, job, killed_jobs
 from benchmarks.reliability.outputs import comparable, differences, is_debris
 from benchmarks.reliability.sandbox import preload, run_forked
 
 KILLS = 50
-KILLED = ("one-interleave", "search", "ranking")
-"""A job of each tool."""
+KILLED = tuple(one.name for one in killed_jobs())
 
 
 def portions(share: float = 1.0) -> list[Portion]:
@@ -146,11 +145,12 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     wrong = len(faults_of(part))
     return [
         Figure(
-            "determinism: after a kill", "killed at 50 random moments and started again: the same bytes",
-            f"{total(part, 'kills')} kills of {len(KILLED)} tools ({total(part, 'before_the_end')} before the end), "
+            "determinism: after a kill", "killed at 200 random moments and started again: the same bytes",
+            f"{total(part, 'kills')} kills of {len(KILLED)} commands ({total(part, 'before_the_end')} before the end), "
             f"{total(part, 'kept_rows')} solved rows found again, {wrong} faults",
             not wrong,
-            "SIGKILL to the tool and its workers, or to the tool alone, whose workers then end by themselves; every "
+            f"of {', '.join(KILLED)}: SIGKILL to all its processes, or to the first alone, whose workers then end by "
+            "themselves; every "
             "file old or new then, and all as undisturbed after the second start",
         )
     ]  # fmt: skip

@@ -94,6 +94,7 @@ def preload() -> None:
         "taylor.workflows.searching.search",
         "taylor.workflows.solving.solve_file",
         "taylor.workflows.showing.timeline",
+        "taylor.command_lines.layerwise",
     ):
         try:
             importlib.import_module(name)
