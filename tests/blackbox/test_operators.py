@@ -54,6 +54,13 @@ def test_first_launches_stragglers_and_empty_samples_are_left_out_and_counted():
     assert sorted(next(iter(cleaned.durations.values()))) == [98, 99, 100, 101, 102]
 
 
+@pytest.mark.parametrize(("durations", "left"), [([9000, 100], [100]), ([9000], [9000]), ([100, 100], [100, 100])])
+def test_a_slow_first_launch_is_left_out_where_one_other_shows_it(durations, left):
+    cleaned = clean(samples(product(8, 8, 8), durations))
+    assert [list(each) for each in cleaned.durations.values()] == [left]
+    assert cleaned.rejected == ({FIRST_LAUNCH: 1} if len(left) < len(durations) else {})
+
+
 def test_a_slow_first_step_of_several_is_warm_up():
     one = product(8, 8, 8)
     steps = [sample for step, each in ((3, 150), (4, 100), (5, 100)) for sample in samples(one, [each] * 4, step)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -36,3 +37,9 @@ def test_at_eighty_columns_the_total_is_there() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(breakdown_table([stage], limit_mib=56320))
     assert f"{stage.total:,.0f}" in console.export_text()
+
+
+def test_the_heaviest_stage_alone_is_bold():
+    light = StageBreakdown(0, {"dense": 2}, 4.0, 10, 20, 30, {"dense": 40.0}, 50, 60, 70, 80)
+    stages = [light, replace(light, stage=1, overhead=90), replace(light, stage=2)]
+    assert [row.style for row in breakdown_table(stages).rows] == [None, "bold", None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from taylor.command_lines import models
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.huggingface.model import model_types
 from taylor.register.registry import Registry
-from taylor.report.models import layer_text, model_parts
+from taylor.report.models import _published, layer_text, model_parts
 from tests.conftest import ROOT
 
 REGISTRY = Registry.load()
@@ -71,3 +72,8 @@ def test_a_typo_is_answered_with_the_near_names() -> None:
 def test_the_manual_lists_every_model_type() -> None:
     section = MANUAL.partition("## Hugging Face config.json")[2].partition("`parsers/huggingface")[0]
     assert set(re.findall(r"`([^`\s]+)`", section)) - {"model_type"} == set(model_types())
+
+
+@pytest.mark.parametrize(("published", "shown"), [(8_030_261_248, "published: 8.0 B"), (None, "")])
+def test_published_parameters_are_shown_where_they_are_known(published, shown):
+    assert _published(replace(REGISTRY.model("llama3-8b"), published_parameters=published)) == shown

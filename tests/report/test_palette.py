@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.report.palette import ink
+from taylor.pipeline.schedule import FORWARD
+from taylor.report.palette import ink, shade
+from taylor.report.timeline import OTHER
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,13 @@ from taylor.report.palette import ink
 )  # fmt: skip
 def test_ink_is_black_on_bright_colours_and_white_on_dark_ones(colour, expected):
     assert ink(colour) == expected
+
+
+@pytest.mark.parametrize(
+    ("interleave", "expected"),
+    # From #8ecdf2 towards #08306b: four tenths of the way in the middle one of three, eight in the last.
+    [(0, (0x8E, 0xCD, 0xF2)), (1, (88, 142, 188)), (2, (35, 79, 134))],
+)
+def test_a_later_virtual_stage_is_deeper_by_the_same_step(interleave, expected):
+    assert shade(FORWARD, interleave, 3) == "#{:02x}{:02x}{:02x}".format(*expected)
+    assert shade(FORWARD, interleave, 1) == shade(FORWARD, 0, 3) and shade(OTHER, interleave, 3) == "#bbbbbb"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from taylor.base.errors import InputError
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
@@ -157,3 +159,31 @@ def test_every_view_of_a_solution_is_written_and_named_by_its_role(tmp_path):
     assert all((tmp_path / name).exists() for name in ("t.json", "r.html", "p.svg"))
     assert "even: stage 3" in (tmp_path / "t.json").read_text()
     assert write_views(problem, solution, title="plan") == {}
+
+
+SMALL = deepseek(4, 1, 4)
+
+
+def drawn(timeline):
+    figure = Figure(figsize=(12, 6))
+    _draw(figure, timeline)
+    return figure
+
+
+def test_the_axis_of_time_is_in_milliseconds_where_the_unit_is_known():
+    timeline = planned_timeline(SMALL, even_plan(SMALL))
+    label = {unit: drawn(replace(timeline, unit_ms=unit, memory=())).axes[0].get_xlabel() for unit in (None, 2.0)}
+    assert label == {None: "time, units of one body layer's forward", 2.0: "time, ms"}
+
+
+def test_jobs_in_lanes_of_one_row_lie_beside_each_other_within_it():
+    timeline = planned_timeline(SMALL, even_plan(SMALL))
+    half = np.arange(len(timeline.stage)) % 2
+    for lane, height in ((np.zeros_like(half), 0.84), (half, 0.42)):
+        paths = [
+            path
+            for each in drawn(replace(timeline, lane=lane, memory=())).axes[0].collections
+            for path in each.get_paths()
+        ]
+        bars = np.array([(path.vertices[:, 1].min(), path.vertices[:, 1].max()) for path in paths])
+        assert np.allclose(bars[:, 1] - bars[:, 0], height) and (bars.round() == bars[:, :1].round()).all()

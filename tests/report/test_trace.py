@@ -317,3 +317,11 @@ def test_a_trace_of_a_plan_without_recompute_marks_none(tmp_path):
     assert timeline.recompute.max() == 0
     write_chrome_trace(timeline, tmp_path / "trace.json")
     assert '"recompute"' not in (tmp_path / "trace.json").read_text(encoding="utf-8")
+
+
+def test_tasks_of_every_virtual_stage_are_named_with_it_where_there_are_several():
+    problem = deepseek(4, 2, 4, "interleaved")
+    names = planned_timeline(problem, even_plan(problem)).task_names()
+    assert {name.rpartition(" (")[2] for name in names} == {"virtual stage 0)", "virtual stage 1)"}
+    alone = deepseek(4, 1, 4)
+    assert not any("virtual" in name for name in planned_timeline(alone, even_plan(alone)).task_names())
