@@ -90,8 +90,9 @@ def isolate_programs() -> None:
     except ImportError:
         return
     for kind, find in ((fileutils.Executable, fileutils.find_executable), (fileutils.Library, fileutils.find_library)):
-        kind._manager._find = partial(_found_elsewhere, find)
-        kind.rehash()
+        registry: Any = getattr(kind, "_manager", kind)  # up to Pyomo 6.9 the name is the registry itself
+        registry._find = partial(_found_elsewhere, find)
+        registry.rehash()
 
 
 def _found_elsewhere(find: Callable[..., Any], name: str, **rest: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -54,12 +54,10 @@ def locked(text: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in _LOCKED.findall(text)}
 
 
-def least(project: Mapping[str, Any]) -> dict[str, str]:
+def least(project: Mapping[str, Any], extras: Sequence[str] = EXTRAS) -> dict[str, str]:
     """Least versions by package that a pyproject.toml allows, the tools of developers apart."""
-    lines = [
-        *project["dependencies"],
-        *(line for name in EXTRAS[1:] for line in project["optional-dependencies"][name]),
-    ]
+    optional = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in extras if name for line in optional[name])]
     found: dict[str, str] = {}
     for requirement in map(Requirement, lines):
         bounds = [each.version for each in requirement.specifier if each.operator in (">=", "==", "~=")]

@@ -1,7 +1,8 @@
 """The wheel and the sdist, each in new environments of the oldest and the newest Python here: ``make packages``.
 
 They are built into ``build/packages`` from a copy of the sources. Every environment gets one of them with its
-dependencies by pip, as a user would have it, and runs the commands from an empty folder. Ends with 1 where one fails.
+dependencies by pip, as a user would have it, and runs the commands from an empty folder. One more on the oldest Python
+has the least versions of all dependencies that pyproject.toml allows. Ends with 1 where one fails.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import taylor
+from benchmarks.audit import least
 from benchmarks.pythons import SUPPORTED, interpreter
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 900
@@ -37,6 +45,7 @@ COMMANDS = (
         "-o",
         "out.yaml",
     ),
+    ("taylor", "search", "{config}/pretrain_llama2_7b.yaml", "--profile_num", "1"),
     ("parallel-tool", "--help"),
     ("pipeline-tool", "--help"),
     ("pipeline-parallel", "--help"),
@@ -67,11 +76,17 @@ def built(folder: Path) -> dict[str, Path]:
         return found
 
 
-def failures(python: Path, package: Path, place: Path) -> list[str]:
+def least_versions(project: dict[str, Any]) -> str:
+    """Constraints by which pip installs the least versions that a project allows, the extras apart."""
+    return "".join(f"{name}=={version}\n" for name, version in least(project, ("",)).items())
+
+
+def failures(python: Path, package: Path, place: Path, constraints: str = "") -> list[str]:
     """Failures of a package in a new environment, which is removed afterwards; empty without any."""
     shutil.rmtree(place, ignore_errors=True)
     try:
         subprocess.run([python, "-m", "venv", place], check=True)
+        (place / "constraints.txt").write_text(constraints)
         pip: list[str | Path] = [
             place / "bin" / "python",
             "-m",
@@ -79,6 +94,8 @@ def failures(python: Path, package: Path, place: Path) -> list[str]:
             "--quiet",
             "--disable-pip-version-check",
             "install",
+            "--constraint",
+            place / "constraints.txt",
             package,
         ]
         done = subprocess.run(pip, capture_output=True, text=True)
@@ -116,12 +133,16 @@ def main() -> int:
     chosen = list(here) if args.versions else list(dict.fromkeys([*list(here)[:1], *list(here)[-1:]]))
     packages = built(args.folder)
     count = 0 if chosen else 1
-    for version in chosen:
-        for form, package in packages.items():
-            found = failures(here[version], package, args.folder / f"{form}-{version}")
-            count += len(found)
-            kib = package.stat().st_size / 1024
-            print(f"Python {version}, {form} ({kib:,.0f} KiB): {'all runs' if not found else ''}", *found, sep="\n  ")
+    tried = [(version, form, "") for version in chosen for form in packages]
+    if not args.versions and chosen:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        tried.append((chosen[0], "wheel", least_versions(project)))
+    for version, form, constraints in tried:
+        name = f"{form}{' with the least versions' if constraints else ''}"
+        found = failures(here[version], packages[form], args.folder / f"{form}-{version}", constraints)
+        count += len(found)
+        kib = packages[form].stat().st_size / 1024
+        print(f"Python {version}, {name} ({kib:,.0f} KiB): {'all runs' if not found else ''}", *found, sep="\n  ")
     return 1 if count else 0
 
 
