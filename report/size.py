@@ -60,20 +60,20 @@ def answer_lines(device: Data, data: Data) -> list[str]:
     least = device["least"]
     if least is None:
         return [f"no strategy fits: {device['curve'][-1]['reason']}"]
-    lines = [f"at least {_devices(least)}{_with(least)}"]
+    lines = [f"at least {_devices(least)}{_with(least, data)}"]
     if (days := data["deadline_days"]) is not None:
-        lines += _deadline_lines(device, days)
+        lines += _deadline_lines(device, days, data)
     if device["knee"] is not None:
         lines.append(device["knee"]["sentence"])
     return [*lines, *device["assumed"]]
 
 
-def _deadline_lines(device: Data, days: float) -> Iterator[str]:
+def _deadline_lines(device: Data, days: float, data: Data) -> Iterator[str]:
     soon, sure = device["in_time"], device["surely_in_time"]
     if soon is None:
         yield f"no number of devices of the curve trains within {days:g} days"
         return
-    yield f"within {days:g} days: {_devices(soon)}{_with(soon)}"
+    yield f"within {days:g} days: {_devices(soon)}{_with(soon, data)}"
     if sure is None:
         yield f"at the upper end of the step's interval none of the curve trains within {days:g} days"
     elif sure["devices"] != soon["devices"]:
@@ -84,9 +84,11 @@ def _devices(point: Data) -> str:
     return f"{point['devices']:,} device{'s' * (point['devices'] > 1)}"
 
 
-def _with(point: Data) -> str:
-    """Strategy, days and costs of a point, in brackets."""
+def _with(point: Data, data: Data) -> str:
+    """Strategy, speed, days and costs of a point, in brackets."""
     parts = [strategy_text(point["strategy"])]
+    if point["tokens_per_second"] is not None:
+        parts.append(f"{short(point['tokens_per_second'] / data['sequence'])} samples/s")
     if point["days"] is not None:
         low, high = point["days_interval"]
         parts.append(f"{days_text(point['days'])} days, {days_text(low)} to {days_text(high)}")

@@ -26,7 +26,7 @@ from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
-from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch
+from taylor.parsers.trainer.settings import count, fsdp_words, length_of, optimizer_of, refuse, switch
 from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
@@ -80,6 +80,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         mbs=count(fields, MBS, 1),
         accumulation=_accumulation(fields),
         seq_length=count(fields, "sequence_len", 512, MAX_SIZE),
+        length=length_of(fields),
         recomputes=_recomputes(fields) or sharding.checkpoints,
         optimizer=optimizer_of(fields, "optimizer", "adamw_torch_fused"),
         world=_world(fields, tp, cp),

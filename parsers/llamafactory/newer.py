@@ -22,7 +22,7 @@ from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
-from taylor.parsers.trainer.settings import count, refuse, switch
+from taylor.parsers.trainer.settings import count, length_of, refuse, switch
 from taylor.parsers.trainer.sharding import DDP, FSDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
@@ -70,6 +70,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         mbs=mbs,
         accumulation=_accumulation(fields, mbs, cp),
         seq_length=count(fields, "cutoff_len", 2048, MAX_SIZE),
+        length=length_of(fields),
         recomputes=recomputes,
         optimizer="muon" if fields.section("optim_config").raw("name") == "muon" else "adamw_torch",
         context=Context(cp),

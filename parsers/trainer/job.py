@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.ranks import OpenRanks
 from taylor.cost_model.job.strategy import MODULE_AN_EXPERT, Strategy, TrainingRules
@@ -72,6 +73,7 @@ class TrainerJob:
         Parts outside the layers whose weights are frozen (`TrainingRules.frozen`).
     mlp_tiles : int
         As `TrainingRules.mlp_tiles`.
+    length : TrainingLength
     stated_batch : int or None
         Samples a step of all ranks where DeepSpeed's JSON states them.
     misfits : tuple of Misfit
@@ -102,6 +104,7 @@ class TrainerJob:
     adapters: Adapters | None = None
     frozen: tuple[str, ...] = ()
     mlp_tiles: int = 0
+    length: TrainingLength = UNSTATED
     stated_batch: int | None = None
     misfits: tuple[Misfit, ...] = ()
     notes: tuple[str, ...] = ()
@@ -159,6 +162,7 @@ def config_of(job: TrainerJob) -> TrainingConfig:
         batch_follows_ranks=True,
         notes=tuple(notes),
         unmodelled=job.unmodelled,
+        length=job.length,
     )
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING
-from taylor.parsers.text.fields import MAX_DEGREE, Fields
+from taylor.parsers.text.fields import MAX_DEGREE, MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
 from taylor.parsers.trainer.fsdp import read_fsdp
@@ -52,6 +53,13 @@ def count(fields: Fields, name: str, default: int | None = None, high: int = MAX
     if default is None:
         return int(fields.integer(name, high=high))
     return int(fields.integer(name, default=default, high=high))
+
+
+def length_of(fields: Fields) -> TrainingLength:
+    """The length of a training that ``max_steps`` states; -1, the Trainer's default, states none."""
+    value = fields.raw("max_steps")
+    steps = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value.strip()) else value
+    return TrainingLength(steps=steps) if type(steps) is int and 0 < steps <= MAX_SIZE else UNSTATED
 
 
 def optimizer_of(fields: Fields, name: str, default: str) -> str:

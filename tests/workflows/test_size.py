@@ -14,6 +14,7 @@ from taylor.command_lines import size as size_command
 from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.steps import SolvedStep
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
+from taylor.report.size import answer_lines
 from taylor.workflows.searching.model_job import ModelJob, model_file
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.scaling import SizePoint, efficiency_of, kept_of, knee_of
@@ -191,3 +192,13 @@ def test_a_sizing_needs_no_folder_to_write_in(tmp_path, monkeypatch, capsys):
     assert "8" in capsys.readouterr().out and b"<svg" in (tmp_path / "a.svg").read_bytes()
     with pytest.raises(InputError, match="must end in .png, .svg, .pdf"):
         size_command.run(["--model", "llama3-8b", "--picture", "a.jpg"])
+
+
+def test_an_answer_states_samples_a_second_beside_the_days():
+    point = {
+        "devices": 8, "strategy": {"dp": 8, "tp": 1, "pp": 1}, "tokens_per_second": 8192.0, "days": None,
+        "energy_mwh": None, "price": None,
+    }  # fmt: skip
+    device = {"least": point, "knee": None, "assumed": ()}
+    (line,) = answer_lines(device, {"sequence": 4096, "deadline_days": None})
+    assert line.startswith("at least 8 devices (DP8") and line.endswith("samples/s)") and float(line.split()[-2]) == 2

@@ -177,7 +177,7 @@ def page_facts(searched: SearchedJob) -> PageFacts:
     result, job = searched.result, searched.job
     plan, found = result.plan, searched.found
     assert plan is not None and found is not None
-    verdict = f"A step takes {result.step_s:.6g} s, {result.samples_a_s:.6g} samples/s; {proof_text(result)}."
+    verdict = f"A step takes {result.step_s:.6g} s, {_speed_text(searched)}; {proof_text(result)}."
     least = min(found.usable_mib - stage.peak_mib for stage in found.stages)
     answers = [
         Answer(
@@ -235,12 +235,17 @@ def _tried(searched: SearchedJob) -> PageTable:
     return PageTable("What was tried, and what cut it off", TRIED_COLUMNS, rows, note=tried_text(result))
 
 
+def _speed_text(searched: SearchedJob) -> str:
+    speed = searched.result.samples_a_s
+    return f"{speed:.6g} samples/s, {speed * searched.job.tokens:,.0f} tokens/s"
+
+
 def found_pairs(searched: SearchedJob) -> list[tuple[str, str]]:
     """Results of a search, a name and a sentence each."""
     result = searched.result
     pairs = []
     if result.plan is not None:
-        pairs.append(("step", f"{result.step_s:.6g} s, {result.samples_a_s:.6g} samples/s"))
+        pairs.append(("step", f"{result.step_s:.6g} s, {_speed_text(searched)}"))
         pairs.append(("proven", proof_text(result)))
         if searched.formula_s is not None:
             off = searched.formula_s / result.step_s - 1

@@ -69,6 +69,15 @@ def test_sizes_of_the_step_are_those_of_the_file(place):
     assert config.plan.recomputed(FULL) == ((36,),)
 
 
+@pytest.mark.parametrize(("stated", "steps"), [("300", 300), ("-1", None), ("many", None)])
+@pytest.mark.parametrize("name", [name for name in FILES if name != "neox.yml"])
+def test_a_file_s_steps_say_how_long_its_training_takes(place, name, stated, steps):
+    path = place / name
+    more = f" --max_steps {stated}\n" if path.suffix == ".sh" else f"\nmax_steps: {stated}\n"
+    path.write_text(FILES[name].rstrip("\n") + more, encoding="utf-8")
+    assert read_config(path).length.steps == steps
+
+
 def test_ranks_that_no_file_states_are_open_and_the_batch_follows_them(place):
     config = read_config(place / "lf.yaml")
     assert config.open_ranks is not None and config.strategy.world_size == 8
