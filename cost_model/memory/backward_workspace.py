@@ -27,6 +27,7 @@ from taylor.cost_model.memory.activations import (
 from taylor.cost_model.memory.adapter_workspace import expert_adapter_bytes, mlp_adapter_bytes
 from taylor.cost_model.memory.states import group_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.adapters import MIXER_OUT
 from taylor.register.frameworks import UNSAVED_OPERATORS
 from taylor.register.layers import (
     UNREACHED,
@@ -317,6 +318,10 @@ def _scan_workspace_bytes(
     """A scan's backward: what MLP and experts kept is gone, the gradient of their input is alive beside the layer's."""
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     extra = tokens * recurrent_workspace_bytes(mixer, model.hidden, ways, degrees, rules)
+    if rules.adapters is not None and not rules.input_bytes_of(MIXER_OUT):
+        # The gradient of what enters a frozen output projection, in whose place nothing was kept.
+        inner = mixer.inner if isinstance(mixer, MambaSpec) else mixer.value_width
+        extra = extra + tokens * rules.compute_bytes * inner / degrees.tp
     if not layer.has_block:
         return extra
     return extra + tokens * model.hidden * residual_bytes(rules) / ways - block_bytes(model, layer, degrees, rules)

@@ -138,8 +138,9 @@ def test_layers_below_the_first_trained_one_keep_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["bridge-lora", "peft-lora", "sharded-lora"])
-def test_whole_stages_agree_within_two_per_cent(framework: str) -> None:
+@pytest.mark.parametrize(("framework", "apart"), [("bridge-lora", 0.02), ("peft-lora", 0.02), ("sharded-lora", 0.05)])
+def test_whole_stages_agree(framework: str, apart: float) -> None:
+    """Within 2 %; under FSDP within 5 %."""
     for name, run in stage_agreement.jobs(framework, 8, seed=2):
         for one in stage_agreement.compared(name, run):
-            assert abs(one.error) <= stage_agreement.AGREEMENT, f"{name}, stage {one.stage}: {one.error:+.1%}"
+            assert abs(one.error) <= apart, f"{name}, stage {one.stage}: {one.error:+.1%}"
