@@ -18,7 +18,7 @@ def devices_table(devices: Sequence[DeviceSpec]) -> Table:
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.caption = "TFLOP/s dense (16-bit: bf16, else fp16); GB/s one way; domain: cards x GB/s"
     table.add_column("device", no_wrap=True)
-    for heading in ("GiB", "TB/s", "16-bit", "fp8", "fp4", "domain", "fabric", "host link"):
+    for heading in ("GiB", "TB/s", "16-bit", "fp8", "fp4", "domain", "fabric", "host"):
         table.add_column(heading, justify="right", no_wrap=True)
     for device in devices:
         peaks = device.peak_tflops

@@ -34,6 +34,7 @@ _BLOCK = 1 << 14
 _FEW = 16
 """Sets of the first block that the front excludes together; each further one is as large as all before it."""
 _SAME = 1e-9
+"""Times and bytes that differ by less, or by this part of them, are equal: sums in another order round so."""
 _Floats = NDArray[np.float64]
 _Flags = NDArray[np.bool_]
 

@@ -266,9 +266,9 @@ JOB = file_of(
 
 def test_a_job_says_what_small_runs_of_it_keep_to() -> None:
     own = RunSetting(tp=2, cp=2, ep=2, mbs=3, seq=256, experts=16, layers=8, pp=2, dp=2, dense=2)
-    assert job_sizes(JOB) == JobSizes(own, 4, top_k=3, expert_groups=1, batch=2 * 3 * 4)
+    assert job_sizes(JOB) == JobSizes(own, 4, top_k=3, expert_groups=1, batch=2 * 3 * 4, interleaves=False)
     plain = job_sizes(file_of({**MODEL, "num_key_value_heads": 8, "seq_length": 64}))
-    assert plain == JobSizes(RunSetting(seq=64, layers=8), 8, batch=1)
+    assert plain == JobSizes(RunSetting(seq=64, layers=8), 8, batch=1, interleaves=False)
     ulysses = job_sizes(file_of(degrees={"context_parallel": 2, "context_parallel_algo": "ulysses_cp"}))
     assert ulysses.cp_ways == 8
 
