@@ -19,8 +19,8 @@ import pytest
 from benchmarks.packages import built
 from tests.conftest import ROOT
 
-WHEEL_KIB, SDIST_KIB = 3_000, 3_000
-"""Limits of the sizes; in November 2026 they were 2,610 and 2,120."""
+WHEEL_KIB, SDIST_KIB = 3_300, 3_000
+"""Limits of the sizes; at the end of November 2026 they were 3,050 and 2,420 (2,610 and 2,120 weeks before)."""
 
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 LOCK = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
