@@ -60,7 +60,6 @@ _RANKS = {
     "--gpus-per-node": "each", "--gpus_per_node": "each", "--nproc_per_node": "each", "--nproc-per-node": "each",
     "--ntasks-per-node": "each", "-ng": "all", "--num_gpus": "all",
 }  # fmt: skip
-_SBATCH = re.compile(r"^#SBATCH\s+(--nodes|-N|--gpus-per-node|--ntasks-per-node)[=\s]\s*(\d{1,6})\b", re.M)
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+\"?\$\{(\w+)\[[@*]\]\}\"?", re.M)
 _SPLIT = re.compile(r"IFS=['\"]?(.)['\"]?\s+read\s+-r\s+([\w ]+?)\s*<<<\s*\"?\$\{?(\w+)\}?\"?")
 _STARTS = re.compile(r"--recipe[=\s]|--model_recipe_name|(?<!\S)-mr\s")
@@ -442,8 +441,9 @@ def _with_precision(fields: dict[str, Any]) -> None:
 
 def _ranks(script: ShellScript, words: Sequence[str], recipe: Recipe, notes: list[str]) -> dict[str, int]:
     """Nodes and ranks of a node, by the command, by Slurm's lines, else by the recipe's name."""
-    stated: dict[str, int] = {}
-    for name, text in (*_SBATCH.findall(script.text), *_flat_ranks(script, words)):
+    by_lines = {"nodes": script.slurm.nodes, "each": script.slurm.cards or script.slurm.tasks_per_node}
+    stated = {name: count for name, count in by_lines.items() if count is not None}
+    for name, text in _flat_ranks(script, words):
         if re.fullmatch(r"\d{1,6}", text) and int(text):
             stated[_RANKS[name]] = int(text)
     if "all" in stated:

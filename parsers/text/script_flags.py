@@ -11,7 +11,6 @@ from taylor.base.errors import InputError
 from taylor.parsers.text.flags import Flag, Flags, Start
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
-from taylor.parsers.text.slurm import SlurmJob
 
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
 
@@ -56,27 +55,15 @@ def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     started = takewhile(lambda word: not word.text.startswith("-"), words)
     programs = [word.text.rpartition("/")[2] for word in (*started, *words[program : program + 1])]
     before = _parse(words[:program])
-    starter = command.within or words[:program]
-    alone = not any(_STARTER.search(word.text) for word in words[:program])
-    by_slurm = alone and any(word.text == "srun" for word in starter)
-    tasks = _tasks(script.slurm, _parse(starter)) if by_slurm else None
+    starter = [word.text for word in command.within or words[:program]]
+    tasks = None
+    if "srun" in starter and not any(_STARTER.search(word.text) for word in words[:program]):
+        tasks = script.slurm.with_options(starter[starter.index("srun") + 1 :]).started
     start = Start(
         tuple(dict.fromkeys(programs)), tuple(script.variables), script.text, to_state=script.to_state, tasks=tasks
     )
     starting = len(before)
     return Flags(script.file, _parse(words), starting=starting, place=form.written, start=start)
-
-
-def _tasks(lines: SlurmJob, options: Sequence[Flag]) -> int | None:
-    """Processes that ``srun`` starts, by its own options and else by the script's ``#SBATCH`` lines."""
-    own = {flag.name: flag.values[0].text for flag in options if flag.values}
-
-    def stated(name: str, by_lines: int | None) -> int | None:
-        text = own.get(name, "")
-        return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else by_lines
-
-    nodes, each = stated("nodes", lines.nodes), stated("ntasks-per-node", lines.tasks_per_node)
-    return stated("ntasks", SlurmJob(nodes, lines.tasks, each).started)
 
 
 def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:

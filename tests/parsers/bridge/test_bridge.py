@@ -136,6 +136,19 @@ def test_a_script_is_its_recipe_with_the_overrides_of_the_first_round(tmp_path: 
         assert read_config(path).strategy.tp == 2
 
 
+@pytest.mark.parametrize(
+    ("lines", "ranks"),
+    [
+        ("#SBATCH -N4 --gpus-per-node=h100:8", 32),
+        ("#SBATCH --nodes=2 --ntasks-per-node=1\n#SBATCH --gres=gpu:8", 16),
+        ("#SBATCH --nodes=2 --ntasks-per-node=8\necho\n#SBATCH --nodes=8", 16),
+    ],
+)
+def test_the_ranks_of_a_recipe_are_those_of_the_lines_that_slurm_reads(tmp_path: Path, lines: str, ranks: int) -> None:
+    text = SCRIPT.replace("#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8", lines)
+    assert read_config(written(tmp_path, text, "slurm_pretrain.sh")).strategy.world_size == ranks
+
+
 def test_dora_is_read_from_a_section_and_by_the_mode(tmp_path: Path) -> None:
     """Megatron-Bridge 067f987d src/megatron/bridge/peft/dora.py:60-70: rank 32 and no dropout."""
     own = CONTAINER.replace("peft: null", f"{DORA}  target_modules: [linear_qkv]")

@@ -47,10 +47,14 @@ def test_a_script_is_read_whatever_starts_it(tmp_path, name):
         ("#SBATCH -n 32", {"SLURM_NTASKS": "32", "SLURM_NPROCS": "32"}),
         ("#SBATCH --gpus-per-node=a100:8", {"SLURM_GPUS_PER_NODE": "a100:8", "SLURM_GPUS_ON_NODE": "8"}),
         ("#SBATCH --gres=gpu:4,nvme:1", {"SLURM_GPUS_ON_NODE": "4"}),
+        ("#SBATCH --gres=nvme:1,gpu:h100:4", {"SLURM_GPUS_ON_NODE": "4"}),
         ("#SBATCH --exclusive --cpus-per-task 12", {"SLURM_CPUS_PER_TASK": "12"}),
         ("#SBATCH --nodes=2-4", {}),
         ("#SBATCH --nodes=$N", {}),
+        ("#SBATCH --nodes=$N --ntasks-per-node=8", {"SLURM_NTASKS_PER_NODE": "8"}),
+        ("#SBATCH --ntasks='4'\t# --ntasks=8", {"SLURM_NTASKS": "4", "SLURM_NPROCS": "4"}),
         ("echo\n#SBATCH --nodes=2", {}),
+        ("  # a remark\n#SBATCH --nodes=2", {"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2"}),
     ],
 )  # fmt: skip
 def test_the_lines_set_the_variables_that_slurm_sets(lines, variables):
@@ -63,6 +67,8 @@ def test_the_lines_set_the_variables_that_slurm_sets(lines, variables):
         ("srun python", 16),
         ("srun --ntasks-per-node=4 --nodes=4 python", 16),
         ("srun -l --ntasks=8 python", 8),
+        ("srun -n 8 python", 8),
+        ("srun -N4 -n32 numactl -N 0 python", 32),
         ("srun --cpus-per-task 4 bash -c 'RANK=$SLURM_PROCID python", 16),
         ("srun torchrun --nproc_per_node 4 --nnodes $SLURM_JOB_NUM_NODES", 8),
         ("srun torchrun --nproc_per_node ${SLURM_GPUS_ON_NODE} --nnodes ${SLURM_NNODES:-1}", 16),
@@ -75,9 +81,10 @@ def test_the_ranks_are_those_that_slurm_starts(tmp_path, start, ranks):
 
 
 @pytest.mark.parametrize(
-    "start", ["srun torchrun", "srun -l python -m torch.distributed.run", "srun accelerate launch"]
+    "start",
+    ["srun torchrun", "srun -l python -m torch.distributed.run", "srun accelerate launch", "srun -n $UNSET python"],
 )
-def test_a_program_that_starts_ranks_itself_is_no_task_a_rank(tmp_path, start):
+def test_ranks_that_neither_srun_nor_a_line_says_are_not_taken_from_the_lines(tmp_path, start):
     assert any(
         "does not say how many ranks" in note
         for note in read_config(job(tmp_path, SCRIPT.replace("srun -l python", start))).notes
