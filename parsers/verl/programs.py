@@ -98,7 +98,8 @@ def _below(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
 
 
 PPO = Program(
-    pattern=r"verl\.(?:trainer|experimental\.(?:one_step_off_policy|transfer_queue))\.main_ppo"
+    pattern=r"verl\.trainer\.main_ppo_(?:sync|v0)"
+    r"|verl\.(?:trainer|experimental\.(?:one_step_off_policy|transfer_queue))\.main_ppo"
     r"|(?:\S*/)?(?:trainer|one_step_off_policy|transfer_queue)/main_ppo\.py",
     title="a policy",
     model=("actor_rollout_ref.model.path",),
@@ -131,7 +132,8 @@ PPO = Program(
 """Sources of the defaults, verl b178a3cd: verl/trainer/config/actor/actor.yaml:22-44, actor/dp_actor.yaml:27,
 data/legacy_data.yaml, rollout/rollout.yaml, model/hf_model.yaml, ppo_trainer.yaml (``trainer``); of the programs that
 validate: verl/trainer/main_ppo.py:297, verl/experimental/one_step_off_policy/main_ppo.py:152,
-verl/experimental/transfer_queue/main_ppo.py:144."""
+verl/experimental/transfer_queue/main_ppo.py:144, and of releases before and after 9f18abe5
+verl/trainer/main_ppo_sync.py:1856 and 1dda039b verl/trainer/main_ppo_v0.py:179."""
 
 FURTHER_PPO = replace(
     PPO,

@@ -70,6 +70,8 @@ def test_a_fine_tuning_makes_none_of_these_checks() -> None:
         ("verl.experimental.one_step_off_policy.main_ppo", PPO),
         ("verl.experimental.transfer_queue.main_ppo", PPO),
         ("verl/trainer/main_ppo.py", PPO),
+        ("verl.trainer.main_ppo_sync", PPO),
+        ("verl.trainer.main_ppo_v0", PPO),
         ("verl.experimental.fully_async_policy.fully_async_main", FURTHER_PPO),
         ("verl.experimental.vla.main_ppo", FURTHER_PPO),
         ("recipe.dapo.main_dapo", FURTHER_PPO),
