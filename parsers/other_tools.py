@@ -38,6 +38,15 @@ OTHER_TOOLS = (
         "pytorch/torchtitan v0.2.2 run_train.sh:22",
     ),
     OtherFile(
+        "a Primus file that extends an experiment and states no modules",
+        "Primus reads the options of modules alone, so that lora and the batches at its top have no effect",
+        "give the experiment that it extends, or state these options below modules",
+        (("extends", "lora", "global_batch_size"),),
+        "",
+        "AMD-AGI/Primus fd1eeabb examples/megatron/configs/MI355X/llama3_8B-BF16-lora-sft.yaml; "
+        "primus/core/launcher/parser.py:330-343",
+    ),
+    OtherFile(
         "a part of a gpt-neox configuration",
         "it states data, checkpoints or logging, and the model stands in another file",
         "give the file with the model, or a script that runs deepy.py with all of them",

@@ -9,6 +9,7 @@ from taylor.parsers.other_tools import OTHER_TOOLS
 from taylor.parsers.read import read_config
 
 FILES = {
+    "extends an experiment": "extends: [sft.yaml]\nlora: {dim: 8}\nglobal_batch_size: 256\n",
     "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
     "YAML of ms-swift": "model: a/b\ntuner_type: full\nper_device_train_batch_size: 1\n",
     "ms-swift's sampler": "system: You are a math model\nsampler_type: sample\nnum_return_sequences: 4\n",
