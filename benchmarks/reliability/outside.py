@@ -14,6 +14,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/modelscope/ms-swift output/outside/ms-swift
     git clone https://github.com/verl-project/verl output/outside/verl
     git clone https://github.com/NVIDIA-NeMo/RL output/outside/RL
+    git clone https://github.com/mlcommons/training_results_v5.1 output/outside/training_results_v5.1
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from taylor.parsers.mlperf.variables import NOTHING, Stated, Variables, graph_fl
 from taylor.register.adapters import Adapters
 
 MODEL = "llama2-70b"
-"""Llama2Config70B (train.py:325; NeMo 1: the checkpoint's model_config.yaml)."""
+"""Llama2Config70B (train.py:326; NeMo 1: the checkpoint's model_config.yaml)."""
 DEFAULTS = {
     "DGXNGPU": "8", "DGXNNODES": "1", "TP": "1", "PP": "1", "CP": "1", "MBS": "1", "MINIBS": "1", "SP": "False",
     "MAX_SEQLEN": "8192", "FP8": "True", "FP8_HYBRID": "True", "FP8_RECIPE": "delayed", "FP4": "False",
@@ -26,6 +26,8 @@ DEFAULTS = {
     "CPU_OFFLOADING_NUM_LAYERS": "20", "USE_DISTRIBUTED_OPTIMIZER": "True",
 }  # fmt: skip
 """Defaults of NVIDIA's YAML (lines 12-105) where none lies beside the script."""
+AMD_DEFAULTS = {**DEFAULTS, "FP8": "False", "CP_COMM_TYPE": ""}
+"""The same of AMD's, which has no variable for the algorithm of context parallelism."""
 FIXED = {
     "FP8_HYBRID": "True", "FP8_RECIPE": "delayed", "FP4_RECIPE": "nvfp4", "USE_DISTRIBUTED_OPTIMIZER": "True",
 }  # fmt: skip
@@ -64,9 +66,7 @@ def tuning_defaults(file: Path, harness: str, found: Mapping[str, str], stated: 
     """Defaults of the harness: those of its YAML; where none is there, of round 5.1, by the maker of the device."""
     if harness:
         return {**FIXED, **found}
-    if _is_amd(file, stated):
-        return {**DEFAULTS, "FP8": "False", "CP_COMM_TYPE": ""}
-    return DEFAULTS
+    return AMD_DEFAULTS if _is_amd(file, stated) else DEFAULTS
 
 
 def tuning_flags(values: Variables, harness: str) -> Iterator[Stated]:
@@ -92,7 +92,7 @@ def tuning_flags(values: Variables, harness: str) -> Iterator[Stated]:
         yield "sequence-parallel", "SP", ()
     if cp > 1 and (kind := values.text("CP_COMM_TYPE")):
         yield "cp-comm-type", "CP_COMM_TYPE", (kind,)
-    if values.on("USE_DISTRIBUTED_OPTIMIZER") and _shards_states(harness, nodes):
+    if values.on("USE_DISTRIBUTED_OPTIMIZER") and _shards_states(values, harness, nodes):
         yield "use-distributed-optimizer", "USE_DISTRIBUTED_OPTIMIZER", ()
     if values.on("CPU_OFFLOADING"):
         yield "cpu-offloading-num-layers", "CPU_OFFLOADING_NUM_LAYERS", (values.text("CPU_OFFLOADING_NUM_LAYERS"),)
@@ -105,11 +105,11 @@ def tuning_flags(values: Variables, harness: str) -> Iterator[Stated]:
         yield "fp8-param-gather", "FP8", ()
 
 
-def _shards_states(harness: str, nodes: int) -> bool:
+def _shards_states(values: Variables, harness: str, nodes: int) -> bool:
     """Return whether NeMo 1's ``optim.name`` is Megatron's distributed optimizer; AMD's is on several nodes alone."""
     match = _OPTIMIZER.search(harness)
     if match is None:
-        return True
+        return nodes > 1 or bool(harness) or not _is_amd(values.file, values.stated)
     return "mcore_distributed_optim" in match[1] and (nodes > 1 or "fused_adam" not in match[1])
 
 

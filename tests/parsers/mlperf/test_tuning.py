@@ -108,6 +108,13 @@ def test_the_older_harness_has_its_own_defaults(tmp_path: Path) -> None:
     assert config.plan is not None and sum(map(sum, config.plan.recompute["full"])) == 21
 
 
+def test_amds_harness_shards_states_on_several_nodes_alone_where_its_yaml_is_not_there(tmp_path: Path) -> None:
+    system = SYSTEM.replace("DGXNNODES=3", "DGXNNODES=1")
+    one = read_config(_written(tmp_path / "one", None, system, "config_MI300X_1x8x1.sh"))
+    two = read_config(_written(tmp_path / "two", None, SYSTEM, "config_MI300X_3x8x1.sh"))
+    assert one.strategy.op == 1 and two.strategy.op == two.strategy.dp * two.strategy.cp
+
+
 def test_fp4_weights_replace_the_frozen_ones_where_they_are_quantized_before(tmp_path: Path) -> None:
     fp4 = "export FP4=True\nexport FP8=False\nexport PRE_QUANTIZED_MODEL=True\nexport HEALING_ITER=360\n"
     config = read_config(_written(tmp_path, NEMO_2, SYSTEM + fp4))
