@@ -318,7 +318,7 @@ def _scan_workspace_bytes(
     """A scan's backward: what MLP and experts kept is gone, the gradient of their input is alive beside the layer's."""
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     extra = tokens * recurrent_workspace_bytes(mixer, model.hidden, ways, degrees, rules)
-    if rules.adapters is not None and not rules.input_bytes_of(MIXER_OUT):
+    if rules.adapters is not None and not rules.adapters.reaches(MIXER_OUT):
         # The gradient of what enters a frozen output projection, in whose place nothing was kept.
         inner = mixer.inner if isinstance(mixer, MambaSpec) else mixer.value_width
         extra = extra + tokens * rules.compute_bytes * inner / degrees.tp

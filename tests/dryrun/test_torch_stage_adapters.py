@@ -138,9 +138,12 @@ def test_layers_below_the_first_trained_one_keep_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "apart"), [("bridge-lora", 0.02), ("peft-lora", 0.02), ("sharded-lora", 0.05)])
-def test_whole_stages_agree(framework: str, apart: float) -> None:
-    """Within 2 %; under FSDP within 5 %."""
-    for name, run in stage_agreement.jobs(framework, 8, seed=2):
+@pytest.mark.parametrize(
+    ("framework", "seed", "apart"),
+    [("bridge-lora", 2, 0.02), ("peft-lora", 2, 0.02), ("peft-lora", 0, 0.02), ("sharded-lora", 2, 0.05)],
+)
+def test_whole_stages_agree(framework: str, seed: int, apart: float) -> None:
+    """Within 2 %; under FSDP within 5 %. Seed 0 has a mixer with an adapter under dropout, seed 2 one without."""
+    for name, run in stage_agreement.jobs(framework, 8, seed=seed):
         for one in stage_agreement.compared(name, run):
             assert abs(one.error) <= apart, f"{name}, stage {one.stage}: {one.error:+.1%}"
