@@ -45,9 +45,15 @@ _DISTILLED = {
     "vicuna-7b-v1.5": "Llama-2-7b",
     "vicuna-13b-v1.5": "Llama-2-13b",
 }
-"""Models of another's shape, which their cards name as what they were trained from (deepseek-ai/DeepSeek-R1 README.md,
-«DeepSeek-R1-Distill Models»; those of agentica-org, deepcogito, katanemo, neuralmagic and allenai, whose Tulu 3 adds
-eight rows to the vocabulary; those of nvidia and lmsys; QwenLong-L1, arXiv:2505.17667; Hermes 3, arXiv:2408.11857)."""
+"""Models of another's shape, which their cards name as what they were trained from.
+
+Sizes in a public file: Lightning-AI/litgpt 26857050 litgpt/config.py:928, 3151-3188 (Llama-3.1-Nemotron-70B,
+R1-Distill-Llama). The base alone: deepseek-ai/DeepSeek-R1 README.md, «DeepSeek-R1-Distill Models»; modelscope/ms-swift
+3602360a swift/model/models/qwen.py:503, 566 (QwenLong-L1 as qwen2, R1-0528-Qwen3-8B as qwen3); mlc-ai/mlc-llm 79d603f0
+python/mlc_llm/model/llava/llava_model.py:104 (vicuna-7b); arXiv:2505.17667 (QwenLong-L1), arXiv:2408.11857 (Hermes 3).
+Of the others (of agentica-org, deepcogito, katanemo, neuralmagic, allenai, whose Tulu 3 adds eight rows to the
+vocabulary, vicuna-13b and nvidia's OpenReasoning) only the cards say it.
+"""
 
 
 def named_model(

@@ -15,6 +15,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/verl-project/verl output/outside/verl
     git clone https://github.com/NVIDIA-NeMo/RL output/outside/RL
     git clone https://github.com/mlcommons/training_results_v5.1 output/outside/training_results_v5.1
+    git clone https://github.com/Lightning-AI/litgpt output/outside/litgpt
 """
 
 from __future__ import annotations
