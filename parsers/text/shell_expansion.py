@@ -265,7 +265,7 @@ class ShellText:
             if variable is None:
                 words = [[char._replace(assumed=True) for char in word] for word in words]
             if operator.endswith("="):
-                self.variables[name] = Variable([Word(tuple(word)) for word in words], False)
+                self._set(name, Variable([Word(tuple(word)) for word in words], False))
             return words
         if variable is None and name.isdecimal() and self.arguments is not None:
             return [[]]
@@ -281,6 +281,10 @@ class ShellText:
             [char if char.via or char.unknown else char._replace(via=(start, end)) for char in word.chars]
             for word in taken
         ]
+
+    def _set(self, name: str, value: Variable) -> None:
+        """Give a variable the value of ``${NAME:=…}``."""
+        self.variables[name] = value
 
     def _default(self, default: str, start: int, end: int) -> list[list[Char]]:
         """The word behind ``:-``: quotes taken off, expansions in it followed."""

@@ -474,10 +474,15 @@ class ShellScript(ShellText):
             else:
                 value = Variable([Word(old.words[0].chars + value.words[0].chars)], False)
             self._grow(sum(len(word.chars) for word in value.words))
+        if self._runs is not False and not more and any(word.unknown for word in value.words):
+            value = self._open_value(name, value, match.end())
+        self._set(name, value)
+
+    def _set(self, name: str, value: Variable) -> None:
+        """Give a variable a value where the command runs; one from before a condition that is not settled stays."""
         if self._runs is False:
             return
-        if not more and any(word.unknown for word in value.words):
-            value = self._open_value(name, value, match.end())
+        old = self.variables.get(name)
         value.settled = self._depth == 0 and self._runs is True
         if old is not None and old.settled and not value.settled:
             self.notes.append(f"{name} is set again under a condition: the value before it is taken")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.shell_start import ShellStart
 
 
 def words(text: str) -> list[str]:
@@ -44,10 +45,48 @@ def words(text: str) -> list[str]:
         "M=x\nH=0\ncase $M in # none fits\n a) H=1;;\n b) H=2\nesac\necho $H",
         "N=b\ncase a in\n a) case $N in\n c) H=1;;\n b) if [ $N = b ]; then H=2; fi;; esac;;\n *) H=4;;\nesac\necho $H",
         "for M in a; do case a in a) G=1;; esac; done\ncase z in z) H=5;; esac\necho $H",
+        ': "${X:=8}"\necho $X',
+        "echo ${X:=8} $X",
+        "X=\n: ${X:=8}\necho $X",
+        "X=\n: ${X=8}\necho a$X",
+        "X=5\n: ${X:=8}\necho $X",
+        ': ${X:="a b"} ${Y:=${Z:=6}}\necho $X $Y $Z',
+        "A=1\nB=${X:=$A}\nA=2\necho $X $B",
+        "if [ a = b ]; then : ${X:=9}; fi\n: ${X:=4}\necho $X",
+        "[ a = b ] && : ${X:=9}\n[ a = b ] || : ${Y:=3}\n: ${X:=4} ${Y:=5}\necho $X $Y",
+        "case a in b) : ${X:=9};; *) : ${X:=4};; esac\necho $X",
     ],
 )
 def test_quoted_defaults_and_branches_that_agree_expand_as_under_bash(text: str) -> None:
     out = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True).stdout
+    assert " ".join(words(text)[1:]) == out.strip()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    "text",
+    [
+        'if [ "$U" = yes ]; then H=1; else H=2; fi\necho $H',
+        "if [[ $U == yes ]]; then H=1; else H=2; fi\necho $H",
+        'if [ "$U" = "" ]; then H=1; else H=2; fi\necho $H',
+        "if [[ -n $U && $U == a ]]; then H=1; else H=2; fi\necho $H",
+        '[ -z "$U" ] && H=4\necho $H',
+    ],
+)
+def test_a_variable_that_no_start_sets_is_empty_in_a_test_as_under_bash(text: str) -> None:
+    out = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env={}).stdout
+    script = ShellScript(text, Path("start.sh"), start=ShellStart((), {}))
+    assert script.commands[-1].words[1].text == out.strip()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_a_script_with_slurms_lines_expands_as_under_bash_with_slurms_variables() -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=8 # two\n#SBATCH --gres=gpu:h100:4\nN=${SLURM_NNODES:-1}\n"
+        ': "${SLURM_GPUS_ON_NODE:=8}"\necho $N $SLURM_NTASKS ${SLURM_GPUS_ON_NODE} $((N * SLURM_NTASKS_PER_NODE))'
+    )
+    slurm = {"SLURM_NNODES": "2", "SLURM_NTASKS": "16", "SLURM_NTASKS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "4"}
+    out = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env=slurm).stdout
     assert " ".join(words(text)[1:]) == out.strip()
 
 
