@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.job.strategy_table import StrategyTable
-from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.cost_model.time.step import quick_step_ms
+from taylor.nd_search.encoder import encoder_step_ms, peaks_with_encoder
 from taylor.nd_search.memory import MEMORY_ROWS, peaks
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits, nothing_planned, unplanned_record
@@ -91,10 +91,9 @@ def search(
     options: SearchOptions,
     rules_path: Path | None = None,
     *,
-    peak_of: PeakEstimate = best_case_peak_mib,
+    peak_of: PeakEstimate | None = None,
     sources_of: Callable[[StrategyTable, str], tuple[str, ...]] = estimated_all,
     quick_solve: QuickSolve | None = None,
-    more_ms: Callable[[StrategyTable], NDArray[np.float64]] | None = None,
 ) -> SearchResult:
     """Search the strategies of a job.
 
@@ -102,14 +101,12 @@ def search(
     ----------
     rules_path : Path, optional
         Folder of the user's rules: Python files, which are run, so only a path that the user gave.
-    peak_of : PeakEstimate
-        Source of peak memory.
+    peak_of : PeakEstimate, optional
+        Source of peak memory; the analytical model when omitted.
     sources_of : callable
         Names that source for each strategy of a table, under the requested recompute.
     quick_solve : callable, optional
         Solves strategies before they are chosen; without it they are chosen by the formula alone.
-    more_ms : callable, optional
-        Time of a step of each strategy beyond the formula's.
 
     Raises
     ------
@@ -122,13 +119,11 @@ def search(
     for misfit in _unwaived(config, options):
         if misfit.any_strategy:
             raise misfit.error(config.path)
-    context = SearchContext.settle(config, device, options, peak_of)
+    context = SearchContext.settle(config, device, options, peak_of or peaks_with_encoder(config, device))
     rules = _select(context, config, options, rules_path)
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
-    estimated_ms = _estimate_ms(fitting.table, context)
-    if more_ms is not None:
-        estimated_ms = estimated_ms + more_ms(fitting.table)
+    estimated_ms = _estimate_ms(fitting.table, context) + encoder_step_ms(config, device, fitting.table)
     steps = _choose(fitting.table, estimated_ms, context, options, quick_solve)
     by_time = np.argsort(steps.step_ms, kind="stable")
     left_out = np.isin(by_time, [*steps.chosen, *steps.refused])
@@ -164,14 +159,13 @@ def explain(
     options: SearchOptions,
     strategy: Strategy,
     rules_path: Path | None = None,
-    peak_of: PeakEstimate = best_case_peak_mib,
 ) -> list[str]:
     """Reasons why one strategy is, or is not, among the candidates, a sentence each.
 
     Every rule is applied, not only the first that fails; the memory is given either way. What keeps the file's job from
     starting comes first.
     """
-    context = SearchContext.settle(config, device, options, peak_of)
+    context = SearchContext.settle(config, device, options, peaks_with_encoder(config, device))
     rules = _select(context, config, options, rules_path)
     table = StrategyTable.from_strategies([strategy])
     broken = [rule for rule in rules if not judge(rule, table, context).all()]

@@ -63,7 +63,7 @@ from taylor.workflows.statement.measured_run import ALLOCATED, MeasuredRun, Stag
 from taylor.workflows.statement.options import LISTED, AskedModules, FileJob, RatioChoice
 from taylor.workflows.statement.own_ranks import NESTED, asked_beside, refuse_beside
 from taylor.workflows.statement.stated_file import StatedFile
-from taylor.workflows.statement.towers import peaks_with_tower, tower_step_ms, with_images
+from taylor.workflows.statement.towers import with_images
 
 Configuration = str | Path | TrainingConfig
 """Path of a configuration, or the configuration that `read` returned."""
@@ -321,10 +321,7 @@ def search(
     chosen = choose_device(config, device)
     config = with_images(config, images)
     solves = QuickSolves(config, chosen, allow_illegal=rules_waived(options["disabled_rules"], config))
-    found = search_space(
-        config, chosen.spec, SearchOptions(**options), rules, quick_solve=solves,
-        peak_of=peaks_with_tower(config, chosen.spec), more_ms=tower_step_ms(config, chosen.spec),
-    )  # fmt: skip
+    found = search_space(config, chosen.spec, SearchOptions(**options), rules, quick_solve=solves)
     return Found(config, found, images)
 
 

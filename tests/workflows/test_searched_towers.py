@@ -12,16 +12,20 @@ import taylor
 from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.cost_model.memory.breakdown import best_case_peak_mib
+from taylor.nd_search.encoder import peaks_with_encoder
+from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
 from taylor.register.tower import VISION
 from taylor.schemas.reading import read_request
 from taylor.serve.question import Models, Question
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.own_plans import problem_of
+from taylor.workflows.searching.search_memory import replayed_peaks
 from taylor.workflows.statement.devices import choose_device
-from taylor.workflows.statement.towers import costs_of, peaks_with_tower, with_images
+from taylor.workflows.statement.towers import costs_of, with_images
 from tests.parsers.megatron.test_model_file import DECODER, job
 from tests.parsers.megatron.test_tower_file import vision
+from tests.workflows.test_replayed_memory import PEAK
 from tests.workflows.test_towers import published
 
 CARD = "ascend-910b"
@@ -56,13 +60,26 @@ def test_the_least_peak_of_a_strategy_on_one_stage_has_all_of_the_encoder(tmp_pa
     card = choose_device(config, CARD).spec
     own = config.strategy
     one = StrategyTable.from_strategies([own.replace(dp=8 // tp, tp=tp, pp=1, op=8 // tp) for tp in (1, 2, 4)])
-    with_it, stage = peaks_with_tower(config, card)(config.model, config.rules, one)
+    with_it, stage = peaks_with_encoder(config, card)(config.model, config.rules, one)
     without, _ = best_case_peak_mib(config.model, config.rules, one)
     assert config.tower is not None
     for row, more in enumerate(with_it - without):
         costs = costs_of(config.replace(strategy=one.row(row)), config.tower, card)
         assert more == pytest.approx(costs.states_mib + costs.kept_mib, abs=0.1)
     assert not np.any(stage) and len(one) > 2
+
+
+def test_a_strategy_without_a_log_has_the_encoder_beside_others_that_have_logs(tmp_path: Path) -> None:
+    config = with_images(read_config(published(tmp_path, vision(freeze=False))), "2.5")
+    card, options = choose_device(config, CARD).spec, SearchOptions(max_expert_parallel=1)
+    log = tmp_path / "logs" / "DP2_TP1_PP4_EP1" / "rank_0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(PEAK.format(30_000), encoding="utf-8")
+    peaks = replayed_peaks(config, card, options, None, tmp_path / "logs", tmp_path)
+    table = StrategyTable.from_strategies([config.strategy, config.strategy.replace(dp=8, tp=1, pp=1, op=8)])
+    found, _ = peaks(config.model, config.rules, table)
+    estimated, _ = peaks_with_encoder(config, card)(config.model, config.rules, table)
+    assert found.tolist() == [30_000.0, estimated[1]]
 
 
 def test_a_candidate_of_a_ranking_has_the_encoder_of_the_images_that_are_asked_for(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
 from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.schedules import require_schedule
-from taylor.workflows.statement.towers import peaks_with_tower, tower_lines, tower_mib
+from taylor.workflows.statement.towers import tower_lines, tower_mib
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     log_notes(config)
     strategy = _strategy_of(name, config, options.space.gbs)
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
-    lines = explain(config, device, options.space, strategy, options.rules_path, peaks_with_tower(config, device))
+    lines = explain(config, device, options.space, strategy, options.rules_path)
     lines += [sentence for sentence in (reserve(config),) if sentence is not None]
     limit = config.memory_limit_mib(device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):

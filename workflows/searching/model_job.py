@@ -42,7 +42,6 @@ from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.job_facts import degrees_text
 from taylor.workflows.statement.stated_file import read_for
-from taylor.workflows.statement.towers import peaks_with_tower, tower_step_ms
 
 USUAL_BATCH = 1024
 """Samples a step by default."""
@@ -302,10 +301,7 @@ def write_strategies(
         until=until,
     )
     space = replace(search_options(job, config), profile_num=most)
-    found = search(
-        config, chosen.spec, space, peak_of=peaks_with_tower(config, chosen.spec), quick_solve=solves,
-        more_ms=tower_step_ms(config, chosen.spec),
-    )  # fmt: skip
+    found = search(config, chosen.spec, space, quick_solve=solves)
     which = [int(index) for index in found.chosen]
     log.info(
         "%s: %d legal strategies on %d ranks of %s, %d of them may fit; the quickest %d by their first plan are solved",

@@ -13,6 +13,7 @@ from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.dryrun.fitting.grey_box import CorrectedPeaks
 from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
+from taylor.nd_search.encoder import peaks_with_encoder
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import SearchResult, estimated_all, search
 from taylor.parsers.training_config import TrainingConfig
@@ -37,7 +38,7 @@ from taylor.workflows.statement.measured_run import MeasuredRun, SeenMemory
 from taylor.workflows.statement.module_choices import offered_words
 from taylor.workflows.statement.options import AskedModules, DryRunOptions, FileJob
 from taylor.workflows.statement.stated_file import read_for
-from taylor.workflows.statement.towers import peaks_with_tower, tower_lines, tower_step_ms
+from taylor.workflows.statement.towers import tower_lines
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _search(
     )
     if corrected is None:
         log.info("memory: estimated by the analytical model")
-    base = peaks_with_tower(config, device) if corrected is None else corrected
+    base = peaks_with_encoder(config, device) if corrected is None else corrected
     result = search(
         config,
         device,
@@ -186,7 +187,6 @@ def _search(
         peak_of=base if seen.learned is None else LearnedPeaks(base, seen.learned.correction),
         sources_of=estimated_all if corrected is None else corrected.sources,
         quick_solve=solves,
-        more_ms=tower_step_ms(config, device),
     )
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)

@@ -22,6 +22,7 @@ from taylor.dryrun.fitting.grey_box import (
 )
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, StagePeak
 from taylor.dryrun.replay import ReplayBackend
+from taylor.nd_search.encoder import peaks_with_encoder
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.training_config import TrainingConfig
@@ -136,7 +137,7 @@ def replayed_peaks(
         log.warning("%s: no log is of a strategy that is searched, so memory is estimated", folder)
     else:
         log.info("memory: %d strategies by %d logs of %s (%s)", len(measurements), len(replay.logs), folder, path)
-    return CorrectedPeaks(best_case_peak_mib, config, measurements, source="replay")
+    return CorrectedPeaks(peaks_with_encoder(config, device), config, measurements, source="replay")
 
 
 def _heaviest_stage(config: TrainingConfig, strategy: Strategy, mode: str) -> int:

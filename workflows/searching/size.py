@@ -31,7 +31,6 @@ from taylor.workflows.statement.job_facts import parameters_text
 from taylor.workflows.statement.legality import rules_waived
 from taylor.workflows.statement.options import NO_ORIGIN, Origin
 from taylor.workflows.statement.stated_file import read_for
-from taylor.workflows.statement.towers import peaks_with_tower, tower_step_ms
 
 LEAST, MOST = 8, 16_384
 """Devices at the ends of the curve by default."""
@@ -427,9 +426,7 @@ class _Sizing:
         """Strategies that obey the rules and fit, the fastest by the formula first."""
         space = search_options(replace(self.job, world_size=devices), self.config)
         space = replace(space, gbs=self.config.strategy.global_batch, profile_num=3 * SHORTLIST)
-        card = self.chosen.spec
-        peak_of, more_ms = peaks_with_tower(self.config, card), tower_step_ms(self.config, card)
-        found = search(self.config, card, space, peak_of=peak_of, more_ms=more_ms)
+        found = search(self.config, self.chosen.spec, space)
         return [found.candidates.row(int(number)) for number in found.chosen]
 
     def _point(self, strategy: Strategy, step: SolvedStep) -> SizePoint:
