@@ -189,6 +189,7 @@ class Size(Asked):
     margin: Margin | None = Field(default=None, description="memory that every device keeps free")
     risk: Risk | None = Field(default=None, description="probability that a peak may exceed the limit; 0.05 if omitted")
     allow_illegal: Names = Field(default=[], description="legality rules of the framework that the job may break")
+    images: Images = Field(default="", description=IMAGES_HELP)
     time_limit: Seconds | None = Field(default=None, description="seconds after which no further solve begins")
 
 
@@ -204,6 +205,7 @@ class Explain(Asked):
     out_of_memory: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(max_length=1024)] = []
     peak_of: Literal["allocated", "card"] = "allocated"
     stage_limit: ByStage = {}
+    images: Images = Field(default="", description=IMAGES_HELP)
 
 
 class Support(Asked):

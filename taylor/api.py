@@ -256,12 +256,12 @@ def solve(
         given |= {"low_mem": low_mem, "stage_devices": stage_devices or None, "select": select or None}
         given |= {"recompute_modules": recompute_modules or None, "offload": offload or None}
         given |= {"offload_optimizer": offload_optimizer or None, "lend": lend or None, "images": images or None}
-        given |= {"tensors": tensors or None}
+        given |= {"tensors": tensors or None, "encoder": None if encoder == NESTED else encoder}
         named = [name for name, value in given.items() if value is not None]
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
         return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem"), job={"schema": RESULT}))
-    config = _with_margin(what, risk, margin)
+    config, budget = _with_margin(what, risk, margin), TimeBudget.of(time_limit)
     choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule, "low_memory": low_mem}
     choices |= {"modules": AskedModules(recompute_modules, offload), "offload_optimizer": offload_optimizer}
     choices |= {"lend": lend, "tensors": tensors, "images": images, "beside": asked_beside(encoder)}
@@ -277,7 +277,7 @@ def solve(
     file = with_measured(file, profile)
     planned = solve_stated(file, profile, how, on_progress)
     if file.job.beside:
-        planned = replace(planned, beside=best_beside(file, how, TimeBudget.of(time_limit)))
+        planned = replace(planned, beside=best_beside(file, how, budget))
     return _planned(planned)
 
 
@@ -426,6 +426,7 @@ def choose(
     software: Sequence[str] = (),
     override: Mapping[str, int] | None = None,
     allow_illegal: Sequence[str] = (),
+    images: str = "",
     seq_length: int | None = None,
 ) -> TrainingConfig:
     """Choose the strategy of a model on a number of ranks: search, solve the fastest, take the best of them.
@@ -442,7 +443,7 @@ def choose(
         Name of a device in the register; ``h100-80g`` when omitted.
     seq, gbs : int, optional
         Tokens a sample and samples a step; usual ones when omitted.
-    risk, margin, time_limit, gap, allow_illegal
+    risk, margin, time_limit, gap, allow_illegal, images
         As in `solve`; the time limit is for all solves of the choice.
     fix : mapping of dimension to int, optional
         Given degrees.
@@ -475,7 +476,7 @@ def choose(
     job = ModelJob(
         model_file(str(model), folder, override=override), world_size, seq or seq_length, gbs, fix=dict(fix or {}),
         device=device, framework=framework, software=features_of(software), allow_illegal=tuple(allow_illegal),
-        margin=_margin(MemoryMargin(), risk, margin),
+        margin=_margin(MemoryMargin(), risk, margin), images=images,
     )  # fmt: skip
     how = SolveOptions(time_limit=time_limit, gap=gap)
     return read_config(choose_strategy(job, how, workers or os.cpu_count() or 1, folder))
@@ -502,13 +503,14 @@ def size(
     risk: float | None = None,
     margin: float | str | None = None,
     allow_illegal: Sequence[str] = (),
+    images: str = "",
     seq_length: int | None = None,
 ) -> Size:
     """Size a training: the least devices that fit, those that meet a deadline, the curve, energy and price.
 
     Parameters
     ----------
-    model, seq, gbs, fix, framework, software, override, risk, margin, allow_illegal, seq_length
+    model, seq, gbs, fix, framework, software, override, risk, margin, allow_illegal, images, seq_length
         As in `choose`; the batch is the same on every number of devices.
     device : str or sequence of str
         Names of devices in the register; the usual one of the framework when omitted.
@@ -538,7 +540,7 @@ def size(
         ModelJob(
             path, max_devices, seq or seq_length, gbs, fix=dict(fix or {}), device=each, framework=framework,
             software=features_of(software), margin=_margin(MemoryMargin(), risk, margin),
-            allow_illegal=tuple(allow_illegal),
+            allow_illegal=tuple(allow_illegal), images=images,
         )
         for each in named or (None,)
     ]  # fmt: skip

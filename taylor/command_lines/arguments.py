@@ -794,8 +794,8 @@ def add_module_options(group: Any) -> None:
     )
 
 
-def add_encoder_options(group: Any) -> None:
-    """Add the images of a job with a vision encoder, and the encoder's place, the same in all three tools."""
+def add_images_option(group: Any) -> None:
+    """Add the images of a job with a vision encoder."""
     group.add_argument(
         "--images",
         default="",
@@ -803,6 +803,11 @@ def add_encoder_options(group: Any) -> None:
         help="images a sample on average, and patches an image, of a job with a vision encoder: 2.5, 1.5x1024 "
         "(default: what its files state, else 1x1024)",
     )
+
+
+def add_encoder_options(group: Any) -> None:
+    """Add the images of a job with a vision encoder, and the encoder's place, the same in all three tools."""
+    add_images_option(group)
     group.add_argument(
         "--encoder",
         choices=("nested", "beside"),

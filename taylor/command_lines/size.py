@@ -13,6 +13,7 @@ from taylor.base.files import refuse_unwritable
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
+    add_images_option,
     add_legality_option,
     add_margin_options,
     add_output_folder,
@@ -56,6 +57,7 @@ def build_parser(program: str = "taylor size") -> CommandParser:
     )
     add_framework_option(job)
     add_software_options(job)
+    add_images_option(job)
     job.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="pin dimensions")
     asked = parser.add_argument_group("question")
     asked.add_argument("--days", type=positive_float, metavar="N", help="deadline of the training; needs --tokens")
@@ -128,7 +130,7 @@ def _sized(args: argparse.Namespace, output: Path) -> Size:
         ModelJob(
             path, options.most, args.seq, args.gbs, fix=args.fix, device=device, register_path=register,
             framework=args.framework, software=software_of(args), margin=asked_margin(args),
-            allow_illegal=args.allow_illegal,
+            allow_illegal=args.allow_illegal, images=args.images,
         )
         for device in dict.fromkeys(args.device or [None])
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from taylor.base.console import run_command, start_logging
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
+    add_images_option,
     add_measured_options,
     add_output_folder,
     chosen_folder,
@@ -43,6 +44,7 @@ def build_parser(program: str = "taylor why-memory") -> CommandParser:
         help="folder of your own registrations (default: %(default)s of the tool)",
     )  # fmt: skip
     parser.add_argument("--world_size", type=positive_int, metavar="N", help="ranks, where the file leaves them open")
+    add_images_option(parser)
     add_measured_options(parser.add_argument_group("memory"))
     add_output_folder(parser)
     return parser
@@ -72,6 +74,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
         world_size=args.world_size,
         measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
         stage_limits=args.stage_limit,
+        images=args.images,
     )
     with chosen_folder(args) as folder:
         found = why_memory(job, args.stage, folder.path)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import taylor
+from taylor import api
+from taylor.base import budget
 from taylor.base.errors import InputError
+from taylor.command_lines import why_memory
 from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.nd_search.encoder import peaks_with_encoder
@@ -25,6 +30,7 @@ from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.towers import costs_of, with_images
 from tests.parsers.megatron.test_model_file import DECODER, job
 from tests.parsers.megatron.test_tower_file import vision
+from tests.report_cases import deepseek
 from tests.workflows.test_replayed_memory import PEAK
 from tests.workflows.test_towers import published
 
@@ -124,3 +130,47 @@ def test_an_encoder_on_ranks_of_its_own_is_planned_by_the_interface_of_python_to
     assert "encoder on" in other["name"] and other["objective"] > 0
     with pytest.raises(InputError, match="use nested or beside"):
         taylor.solve(published(tmp_path), device=CARD, encoder="besides")
+
+
+def test_ranks_of_an_encoder_s_own_are_planned_in_the_time_that_the_solve_leaves(tmp_path: Path, monkeypatch) -> None:
+    clock, given = [0.0], []
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    whole = api.solve_stated
+
+    def solved(*asked: Any) -> Any:
+        clock[0] += 45.0
+        return whole(*asked)
+
+    monkeypatch.setattr(api, "solve_stated", solved)
+    monkeypatch.setattr(api, "best_beside", lambda file, how, budget: given.append(budget.left))
+    taylor.solve(published(tmp_path), device=CARD, encoder="beside", time_limit=60.0)
+    assert given == [15.0]
+
+
+def test_a_problem_takes_no_encoder_on_ranks_of_its_own() -> None:
+    with pytest.raises(InputError, match="encoder: is settled by the problem itself"):
+        taylor.solve(deepseek(4, 1, 4), encoder="beside")
+
+
+def test_the_peak_that_is_explained_has_the_images_that_are_asked_for(tmp_path: Path, capsys) -> None:
+    file = str(published(tmp_path, vision(freeze=False)))
+    parts = []
+    for images in ("1x1024", "2x1024"):
+        why_memory.run([file, "--device", CARD, "--images", images, "--json"])
+        parts.append(json.loads(capsys.readouterr().out)["stages"][0]["parts_mib"]["vision encoder"])
+    assert parts[1] > parts[0]
+    asked = read_request({"command": "why-memory", "file": "a.sh", "images": "2"})
+    assert asked.flags()["images"] == "2"
+
+
+@pytest.mark.slow
+def test_a_sizing_and_a_choice_count_the_images_that_are_asked_for(tmp_path: Path) -> None:
+    job: dict[str, Any] = {"device": "h100-80g", "gbs": 64, "seq": 2048, "output": tmp_path}
+    few, many = (
+        taylor.size("qwen3-vl-2b", max_devices=8, images=images, **job).to_dict()["devices"][0]["least"]
+        for images in ("", "4x4096")
+    )
+    assert many["tokens_per_second"] < few["tokens_per_second"]
+    with pytest.raises(InputError, match="no encoder of images is known of this job"):
+        taylor.choose("llama3-8b", 8, images="2", **job)
+    assert read_request({"command": "size", "model": "qwen3-vl-2b", "images": "2"}).flags()["images"] == "2"
