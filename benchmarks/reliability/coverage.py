@@ -53,7 +53,7 @@ def portions(share: float = 1.0) -> list[Portion]:
 def suite(tests: str = "tests", marks: str = "") -> Result:
     """Run the test suite, or those of its tests whose marks fit, with every process's lines recorded."""
     with tempfile.TemporaryDirectory(prefix=".coverage-") as own:
-        config, told = Path(own) / "coveragerc", Path(own) / "coverage.json"
+        config, report = Path(own) / "coveragerc", Path(own) / "coverage.json"
         packages = ",".join(str(ROOT / name) for name in PACKAGES)
         config.write_text(CONFIG.format(packages=packages, data=Path(own) / "data"))
         environment = {**os.environ, "COVERAGE_PROCESS_START": str(config)}
@@ -65,10 +65,10 @@ def suite(tests: str = "tests", marks: str = "") -> Result:
         if run.returncode == 1:
             # A tracer makes a test several times as slow as its limit allows for: those that fail are run without one.
             again = subprocess.run([sys.executable, *pytest, "--lf", "--lfnf=none", tests], **limits)
-        for step in (["combine", "-q"], ["json", "-q", "-o", str(told)]):
+        for step in (["combine", "-q"], ["json", "-q", "-o", str(report)]):
             words = [*coverage, step[0], f"--rcfile={config}", *step[1:]]
             subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-        files = json.loads(told.read_text())["files"]
+        files = json.loads(report.read_text())["files"]
     lines: dict[str, list[int]] = {name: [0, 0] for name in PACKAGES}
     missing: dict[str, list[int]] = {}
     for name, data in files.items():
@@ -99,11 +99,11 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     shares = {name: covered / count for name, (covered, count) in lines.items() if count}
     covered, count = (sum(part[place] for part in lines.values()) for place in (0, 1))
     wrong = faults_of([result])
-    told = ", ".join(f"{name} {100 * share:.0f}" for name, share in shares.items())
+    by_package = ", ".join(f"{name} {100 * share:.0f}" for name, share in shares.items())
     return [
         Figure(
             "coverage by lines", "core packages above 90 %",
-            f"{100 * covered / max(1, count):.1f} % of {count:,} lines ({told}); "
+            f"{100 * covered / max(1, count):.1f} % of {count:,} lines ({by_package}); "
             + ("a test failed" if wrong else "every test passed")
         + (", some only without the tracer" if result.get("repeated") and not wrong else ""),
             not wrong and all(share >= LEAST for share in shares.values()),

@@ -152,7 +152,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     for framework, how in (
         ("megatron", "its parser, validate_args, configuration, process groups, layers, loop over micro-batches"),
         ("torchtitan", "its ParallelDims and pipeline functions, torch's device mesh and schedules"),
-        ("mindformers", "its check_rules and configuration; what MindSpore's compiler splits evenly stated anew"),
+        ("mindformers", "its check_rules and configuration; what MindSpore's compiler splits evenly stated again"),
     ):  # fmt: skip
         parts = [result for name, result in results.items() if name.startswith(framework)]
         wrong = len(faults_of(parts))

@@ -217,7 +217,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
                 f"{MUTANTS:,} a launcher: no difference",
                 absent or f"{counted}; {fields:,} values; {refused:,} more refused; {wrong} differences",
                 not wrong and absent is None and min(read.values()) >= MUTANTS,
-                how + "; by the frameworks' own code for places of layers, MindSpeed-LLM's stated anew",
+                how + "; by the frameworks' own code for places of layers, MindSpeed-LLM's stated again",
             )
         )
     return rows

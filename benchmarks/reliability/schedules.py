@@ -148,7 +148,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
         ("run", ("torch", "megatron-core", "deepseek", "sail-sg"),
          "torch's classes, megatron-core 0.16.1's forward_backward functions and DeepSeek's DualPipeV.step with steps "
          "that write themselves down; of sail-sg's generator the time under three ratios of task lengths"),
-        ("stated anew", ("mindspore",), "from pipeline_scheduler.cc, seqpipe_scheduler.cc and zero_bubble_v.cc"),
+        ("stated again", ("mindspore",), "from pipeline_scheduler.cc, seqpipe_scheduler.cc and zero_bubble_v.cc"),
     ):  # fmt: skip
         by = {name: result for name, result in results.items() if name.startswith(prefixes)}
         wrong, absent = faults_of(list(by.values())), [name for name, result in by.items() if result.get("absent")]

@@ -94,9 +94,9 @@ def test_no_program_of_the_folder_is_taken_for_a_solver(folder, solver):
 
 @pytest.mark.slow
 def test_neither_pyomo_s_finder_nor_the_path_lets_the_doctor_run_a_program_of_the_folder(folder):
-    told = json.loads(run(folder, *module_command("taylor", "doctor", "--json")).stdout)
-    assert {each["name"] for each in told["solvers"]} >= {"HiGHS", "CBC", "scip"}
-    assert not any(each["detail"].startswith(".") for each in told["solvers"])
+    found = json.loads(run(folder, *module_command("taylor", "doctor", "--json")).stdout)
+    assert {each["name"] for each in found["solvers"]} >= {"HiGHS", "CBC", "scip"}
+    assert not any(each["detail"].startswith(".") for each in found["solvers"])
 
 
 @pytest.mark.parametrize(

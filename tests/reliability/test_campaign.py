@@ -1,4 +1,4 @@
-"""The campaign itself: portions kept and found again, measured anew when the code changes; many candidates; Ctrl-C."""
+"""The campaign itself: portions kept and found again, measured again when the code changes; many candidates; Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_was_measured_is_kept_and_what_is_missing_is_measured(tmp_path):
 
 
 @pytest.mark.slow
-def test_results_of_other_code_are_measured_anew(tmp_path):
+def test_results_of_other_code_are_measured_again(tmp_path):
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     runs.mkdir()
     run_part(part_of(runs), kept)

@@ -70,8 +70,8 @@ def test_the_sandbox_sees_a_stray_write_a_started_program_and_a_canary(tmp_path)
     assert outcome.code == 2
     assert any("stray" in event for event in outcome.strayed) and any("os.system" in e for e in outcome.strayed)
     found = " ".join(outcome_faults(outcome, before, tree_of(tmp_path), _any_specimen(work)))
-    told = ("code from the input was executed", "outside the working folder: stray", "files were left", "watched")
-    for words in told:
+    faults = ("code from the input was executed", "outside the working folder: stray", "files were left", "watched")
+    for words in faults:
         assert words in found
 
 

@@ -83,5 +83,5 @@ def test_the_progress_of_a_solve_is_written_in_milliseconds_where_their_unit_is_
     monkeypatch.setattr(child, "solve_file", solve)
     with pytest.raises(InputError, match="enough"):
         child._solve(tmp_path, ASK, Models(tmp_path / "models"), None)
-    told = json.loads((tmp_path / child.PROGRESS).read_text(encoding="utf-8"))
-    assert told == {"seconds": 1.5, "step": step, "bound": bound}
+    written = json.loads((tmp_path / child.PROGRESS).read_text(encoding="utf-8"))
+    assert written == {"seconds": 1.5, "step": step, "bound": bound}
