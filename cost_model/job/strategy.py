@@ -257,8 +257,8 @@ class TrainingRules:
         Fraction of queries and keys that single operations rotate (``--no-rope-fusion``); 0: one kernel rotates them.
     packed_samples : float
         Samples of a pack whose queries and keys Megatron-LM rotates one sample after the other, on average; 0: all
-        tokens at once. Megatron-LM 61f31145 megatron/core/models/common/embeddings/rope_utils.py:187-268, without a
-        kernel for the rotation; from 2a75ac12 on single operations rotate a whole pack.
+        tokens at once. Megatron-LM 61f31145 megatron/core/models/common/embeddings/rope_utils.py:189-268, without a
+        kernel for the rotation; from e4ba3a30 on (:208-313) single operations rotate a whole pack.
     capped_logits : bool
         The logits pass through a tanh (``--output-logit-softcapping``), whose result its backward takes.
     window_masks : bool

@@ -62,7 +62,7 @@ SAMPLE_ROTATION, LATENT_SAMPLE_ROTATION = Operations(40, 38), Operations(46, 48)
 """Operations of torch alone, views included, that rotate queries and keys of one sample of a pack
 (`TrainingRules.packed_samples`), and those of latent attention. torch's own operations are counted in a test."""
 PACK_ROTATION = Operations(16, 4)
-"""The same of a whole pack beside its samples: lengths, parts, the result. Two of the forward wait for the device."""
+"""The same of a whole pack beside its samples: lengths, parts, the result. Four of the forward wait for the device."""
 MAMBA = Operations(17, 28, 2, 2)
 """A Mamba layer (ssm/mamba_mixer.py ``_ssm_training`` and mamba_ssm's ``mamba_split_conv1d_scan_combined``): norm, two
 GEMMs, two copies to another order, decays (2), convolution, the scan's six kernels, its norm, residual, a copy of the
