@@ -17,6 +17,7 @@ from taylor.dryrun.estimate import estimate_memory  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE  # noqa: E402
 from taylor.pipeline_solver.check.checker import check  # noqa: E402
 from taylor.pipeline_solver.model.options import SolveOptions  # noqa: E402
+from taylor.pipeline_solver.model.problem import LayerChoice  # noqa: E402
 from taylor.pipeline_solver.model.solution import OPTIMAL  # noqa: E402
 from taylor.schemas.reading import read_request  # noqa: E402
 from taylor.workflows.solving import solve_file as solving  # noqa: E402
@@ -24,6 +25,7 @@ from taylor.workflows.solving.solve_file import solve_file  # noqa: E402
 from taylor.workflows.statement.options import AskedModules, FileJob, Outputs  # noqa: E402
 from taylor.workflows.statement.stated_file import StatedFile  # noqa: E402
 from taylor.workflows.statement.tensor_choices import MOST_SETS  # noqa: E402
+from tests.parsers.trainer.files import LLAMA_FACTORY  # noqa: E402
 
 SCRIPT = """\
 torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 8 --sequence-parallel \\
@@ -81,6 +83,21 @@ def test_without_a_link_to_the_host_tensors_are_kept_or_made_again_alone(tmp_pat
     assert found and all(one.again and not one.moved and one.host_mib == 0.0 for one in found)
     problem = stated.problem(estimate_memory(stated.running, stated.device))
     assert not any(one.host_mib or one.forward for one in problem.free_kinds[0].choices.values())
+
+
+@pytest.mark.parametrize("trained", [2, 30], ids=["few train", "most train"])
+def test_layers_that_no_gradient_reaches_cost_the_same_under_every_choice(tmp_path: Path, trained: int) -> None:
+    file = tmp_path / "lf.yaml"
+    text = LLAMA_FACTORY.replace("full", f"freeze\nfreeze_trainable_layers: {trained}")
+    further = "dataset: a\noutput_dir: b\ndisable_gradient_checkpointing: true"
+    file.write_text(text.replace("deepspeed: ds.json  # beside the file", further), encoding="utf-8")
+    stated = StatedFile.read(asked(file, world_size=8))
+    unreached, reached = stated.problem(estimate_memory(stated.running, stated.device)).free_kinds
+    assert (unreached.count, reached.count) == (36 - trained, trained)
+    for name in ("tensors_1", "tensors_4"):
+        assert unreached.activation_mib[name] == unreached.activation_mib[NONE] == 0.0
+        assert unreached.choices[name] == LayerChoice()
+        assert reached.activation_mib[name] < reached.activation_mib[NONE]
 
 
 def test_a_plan_by_tensor_is_refused_where_it_would_be_written_before_anything_is_solved(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -251,9 +252,7 @@ def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingCo
     name = kind_of(kind.name)
     activation, choices = dict(kind.activation_mib), {}
     if kind.pinned_first:  # an encoder's layers have no choices
-        names = [one.name for one in found]
-        activation |= dict.fromkeys(names, kind.activation_mib[NONE])
-        return replace(kind, activation_mib=activation, choices={name: LayerChoice() for name in names})
+        return unchanged_by(kind, [one.name for one in found])
     for one in found:
         # A kind without costs of its own costs as much as the body layer.
         cost = one.costs.get(name) or one.costs[config.model.body_kind]
@@ -261,6 +260,12 @@ def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingCo
         plain_mib = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
         activation[one.name], choices[one.name] = priced_choice(kind, cost, plain_mib, per_stage)
     return replace(kind, activation_mib=activation, choices=choices)
+
+
+def unchanged_by(kind: LayerKind, names: Sequence[str]) -> LayerKind:
+    """The kind with further choices, under each of which its layers keep what they keep without any."""
+    activation = {**kind.activation_mib, **dict.fromkeys(names, kind.activation_mib[NONE])}
+    return replace(kind, activation_mib=activation, choices={**kind.choices, **dict.fromkeys(names, LayerChoice())})
 
 
 def priced_choice(kind: LayerKind, cost: ModuleCost, plain_mib: float, per_stage: float) -> tuple[float, LayerChoice]:

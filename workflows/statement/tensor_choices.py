@@ -19,7 +19,7 @@ from taylor.pipeline.plan import FULL, kind_of
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.workflows.statement.dryrun_backend import beyond_stage_model
-from taylor.workflows.statement.module_choices import priced_choice, with_host_limit
+from taylor.workflows.statement.module_choices import priced_choice, unchanged_by, with_host_limit
 from taylor.workflows.statement.problem import uniform_choices
 
 FLAG = "--tensors"
@@ -29,7 +29,10 @@ MOST_SETS = 4
 
 @dataclass(frozen=True)
 class TensorChoices:
-    """Sets of tensors by kind of layer, by rising time, and the layers that they are of."""
+    """Sets of tensors by kind of layer, by rising time, and the layers that they are of.
+
+    A kind through which no gradient passes saves nothing and has no sets.
+    """
 
     sets: Mapping[str, Sequence[TensorSet]]
     graphs: Mapping[str, LayerGraph]
@@ -92,7 +95,7 @@ def refuse_tensors(config: TrainingConfig, *, several_devices: bool) -> None:
     if several_devices:
         beyond = beyond or "stages on several kinds of devices"
     if beyond:
-        problem = f"lists tensors of layers all of whose weights train on one kind of device, and this job has {beyond}"
+        problem = f"lists tensors of layers that torch's stage model runs for one kind of device; this job has {beyond}"
         raise InputError(problem, file=config.path, field=FLAG, value="y", cure=f"leave out {FLAG}")
 
 
@@ -130,14 +133,14 @@ def tensor_choices(config: TrainingConfig, device: DeviceSpec) -> TensorChoices:
         front = [one for one in tensor_front(graph, beside) if one.again or one.moved]
         sets[kind] = [one for _, _, one in spread([(one.added_ms, one.kept_mib, one) for one in front], MOST_SETS)]
         graphs[kind], times[kind] = graph, beside
-    return TensorChoices({kind: found for kind, found in sets.items() if found}, graphs, times)
+    return TensorChoices(sets, graphs, times)
 
 
 def with_tensor_choices(
     problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, found: TensorChoices | None
 ) -> PipelineProblem:
     """Problem with the choices by tensor behind its others; a rule of one choice for all chunks holds for them too."""
-    if found is None or not found.sets:
+    if found is None or not found.names:
         return problem
     per_stage = max(1.0, problem.layers / problem.stages)
     kinds = tuple(_with_sets(kind, config, found, per_stage) for kind in problem.kinds)
@@ -148,6 +151,8 @@ def with_tensor_choices(
 
 def _with_sets(kind: LayerKind, config: TrainingConfig, found: TensorChoices, per_stage: float) -> LayerKind:
     own = kind_of(kind.name) if kind_of(kind.name) in found.sets else config.model.body_kind
+    if not found.sets[own]:
+        return unchanged_by(kind, found.names)
     activation, choices = dict(kind.activation_mib), dict(kind.choices)
     for number, name in enumerate(found.names):
         cost = found.cost(own, number)
