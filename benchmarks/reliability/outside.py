@@ -16,6 +16,8 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/NVIDIA-NeMo/RL output/outside/RL
     git clone https://github.com/mlcommons/training_results_v5.1 output/outside/training_results_v5.1
     git clone https://github.com/Lightning-AI/litgpt output/outside/litgpt
+    git clone https://github.com/NVIDIA-NeMo/Megatron-Bridge output/outside/Megatron-Bridge
+    git clone https://github.com/huggingface/peft output/outside/peft
 """
 
 from __future__ import annotations

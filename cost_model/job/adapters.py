@@ -337,12 +337,17 @@ def routed_kept_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rule
 def _kept_bytes(
     each: Adapted, adapters: Adapters, rules: TrainingRules, ways: Quantity, sequence: Quantity
 ) -> Quantity:
-    """Bytes a token of one adapter; peft's first matrix multiplies a rank's own tokens before they are gathered."""
+    """Bytes a token of one adapter.
+
+    What peft's first matrix makes has a rank's own tokens: those that it multiplies, or those to which its sum is
+    scattered.
+    """
     apart = 1 if adapters.gathers and not each.whole else sequence
-    inner = adapters.rank / (1 if each.rows else apart)
+    inner = adapters.rank / apart
     wide = each.width_in / (ways if each.rows else apart)
-    # Results of the matrix and of the adapter, or their sum, for the magnitude's gradient.
-    out = each.width_out / (1 if each.rows else sequence if each.whole else ways)
+    # Results of the matrix and of the adapter, or their sum, for the magnitude's gradient; a rank's own tokens of what
+    # TP does not split by features.
+    out = each.width_out / (sequence if each.rows or each.whole else ways)
     scaled = _steps(adapters).kept * out if adapters.decomposed else 0.0
     kept: Quantity = rules.compute_bytes * (inner + scaled)
     # Megatron-Bridge drops a latent before it is gathered.
