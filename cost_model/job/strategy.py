@@ -258,7 +258,8 @@ class TrainingRules:
     packed_samples : float
         Samples of a pack whose queries and keys Megatron-LM rotates one sample after the other, on average; 0: all
         tokens at once. Megatron-LM 61f31145 megatron/core/models/common/embeddings/rope_utils.py:189-268, without a
-        kernel for the rotation; from e4ba3a30 on (:208-313) single operations rotate a whole pack.
+        kernel for the rotation; from e4ba3a30 on (:208-313) single operations rotate a whole pack. Of published runs
+        alone: no file states the samples of a pack.
     capped_logits : bool
         The logits pass through a tanh (``--output-logit-softcapping``), whose result its backward takes.
     window_masks : bool
@@ -457,6 +458,10 @@ class TrainingRules:
     def at(self, end: str) -> TrainingRules:
         """The rules of the weights that compute at an end of the model: a copy that trains, where there is one."""
         return self.trained if self.saves(end) else self.of_part(end)
+
+    def trains(self, end: str) -> bool:
+        """Return whether the weights that compute at an end of the model have gradients and optimizer states."""
+        return self.at(end).adapters is None
 
     def of_part(self, part: str) -> TrainingRules:
         """The rules of a part of the model, which may be `frozen`."""
