@@ -252,8 +252,8 @@ class PlanPeak:
         """Bytes of the table's new gradient, when nothing else of the micro-batch is left."""
         table = self._embedding
         made = table.pending if self.rules.parameter_shard else 0.0
-        trains = self.rules.at(EMBEDDING).adapters is None
-        if trains and self.model.tied_embedding and self._late and not self.rules.parameter_shard:
+        added_late = self.model.tied_embedding and self._late and not self.rules.parameter_shard
+        if added_late and self.rules.trains(EMBEDDING):
             made = self._table.total * self.rules.gradient_bytes
         if not self._passes:
             return made
@@ -275,8 +275,7 @@ class PlanPeak:
     @cached_property
     def _embedding(self) -> Block:
         block = self._sharded(self._table, self.rules.at(EMBEDDING), in_layer=False)
-        trains = self.rules.at(EMBEDDING).adapters is None
-        if not (trains and self.rules.framework.states.gathers_embedding_gradient):
+        if not (self.rules.trains(EMBEDDING) and self.rules.framework.states.gathers_embedding_gradient):
             return block
         # Its gradient has the rows of all ranks of TP until it is reduced.
         return replace(block, pending=self._table.total * self.rules.compute_bytes)

@@ -175,8 +175,8 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
     result = _states(groups, degrees, rules.of_part(EMBEDDING), copy_weights=copied, in_layer=False)
     if rules.saves(EMBEDDING):
         result = result + _states(groups, degrees, rules.trained, copy_weights=copied, in_layer=False)
-    trains = rules.at(EMBEDDING).adapters is None
-    if trains and rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
+    sharded = rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient
+    if sharded and rules.trains(EMBEDDING):
         rows = groups.split * (1 - 1 / degrees.tp) * np.greater(degrees.pp, 1)
         result = result + StateBytes(gradients=rows * rules.gathered().gradient_bytes)
     return result
@@ -254,7 +254,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
         return values * each * (1 + model.mtp_layers)
     split = sequence_split(degrees)
     # A frozen head saves no input.
-    entering = 0 if rules.at(HEAD).adapters is not None else 1 / input_split(degrees, rules)
+    entering = 1 / input_split(degrees, rules) if rules.trains(HEAD) else 0
     kept = tokens * model.hidden * rules.compute_bytes * (1 / split + entering)
     kept = kept * (1 + model.mtp_layers)
     # A module keeps its embedding, and both norms' results side by side.
@@ -457,7 +457,7 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
         least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
     table, largest = embedding_groups(model, degrees, rules), _largest_layer(model, degrees, rules)
     own = group_bytes(table, degrees, rules.at(EMBEDDING), in_layer=False).gradients
-    trains = rules.at(EMBEDDING).adapters is None
+    trains = rules.trains(EMBEDDING)
     made: Quantity = late * table.total * rules.gradient_bytes if model.tied_embedding and trains else 0.0
     behind_head: Quantity = 0.0
     if rules.parameter_shard:
@@ -488,7 +488,7 @@ def embedding_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: Training
     that they are, with every layer recomputed) and the workspace are gone.
     """
     states = rules.framework.states
-    if not (rules.parameter_shard and states.whole_in_pipeline) or rules.at(EMBEDDING).adapters is not None:
+    if not (rules.parameter_shard and states.whole_in_pipeline) or not rules.trains(EMBEDDING):
         return 0.0
     table = embedding_groups(model, degrees, rules)
     ways = 1 if states.gathers_embedding_gradient else degrees.tp

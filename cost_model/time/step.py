@@ -368,7 +368,7 @@ def step_ms(
     head, embedding = head_time(model, degrees, rules, device)
     # The head's GEMMs double in backward as the layers' do; an embedding's gradient is a scatter. Frozen ones have no
     # weights' gradients.
-    trains = [rules.at(end).adapters is None for end in (HEAD, EMBEDDING)]
+    trains = [rules.trains(end) for end in (HEAD, EMBEDDING)]
     ends = ((2 + trains[0]) * head, (1 + trains[1]) * embedding)
     work = total + ends[0] + ends[1]
     layers = sum(model.kind_counts.values())

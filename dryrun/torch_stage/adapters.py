@@ -160,11 +160,11 @@ class Beside:
             return parts
         if len(parts) > 1:
             return [self.added(part, x, name, gather) for part, name in zip(parts, apart, strict=False)]
-        return [parts[0] + _fitting(self._joined(x, apart, gather, parts[0].shape[1]), parts[0].shape[1])]
+        return [parts[0] + _fitting(self._joined(x, apart, gather), parts[0].shape[1])]
 
-    def _joined(self, x: Tensor, apart: Sequence[str], gather: int, width: int) -> Tensor:
-        """Results of separate adapters side by side, as wide as the joined GEMM's (Megatron-Bridge's canonical LoRA,
-        canonical_lora.py, ``LoRALinearSplitQKV``).
+    def _joined(self, x: Tensor, apart: Sequence[str], gather: int) -> Tensor:
+        """Results of separate adapters side by side (Megatron-Bridge 067f987d src/megatron/bridge/peft/
+        canonical_lora.py:81-156, ``LoRALinearSplitQKV``).
         """
         return torch.cat([each(x, gather, 1) for name in apart for each in self._adapters.get(name, [])], 1)
 

@@ -85,10 +85,10 @@ class Weight:
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy, in_layer=in_layer)
         narrow = site.rules.saved_narrow if self.trains else site.rules.narrow
         self.narrow = narrow if in_layer and group != REPLICATED else None
+        """Number format where its GEMMs run in fewer than 16 bits, from copies of the weight."""
         frozen = site.rules.adapters if in_layer and group != REPLICATED else None
         self.stored_bytes = None if frozen is None else frozen.base_bytes
         """Bytes an element of a frozen matrix that is written in the compute type for every use (QLoRA)."""
-        """Number format where its GEMMs run in fewer than 16 bits, from copies of the weight."""
         quantized = site.rules.narrow if site.rules.narrow_gather and in_layer and group != REPLICATED else None
         self.gathers_narrow = None if group == ROUTED and not site.rules.narrow_experts else quantized
         """Number format in which it is gathered, where that is not the one that GEMMs compute from."""
