@@ -11,79 +11,31 @@ worse with tensors.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
-from benchmarks.lending import MODELS
-from benchmarks.mlperf_layouts import mlperf_configs
-from benchmarks.recipes import RECIPES, recipe_configs
-from taylor.base.errors import InputError, TaylorError
-from taylor.cost_model.errors.margin import MemoryMargin
-from taylor.parsers.training_config import TrainingConfig
+from benchmarks.large_recipes import chosen_recipes, each_recipe, shape_of
 from taylor.pipeline_solver.check.checker import check
-from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.pipeline_solver.solving.solve import solve
-from taylor.workflows.statement.devices import choose_device
-from taylor.workflows.statement.options import AskedModules, FileJob
 from taylor.workflows.statement.stated_file import StatedFile
 
 
-def stated(config: TrainingConfig, device: str, margin: MemoryMargin) -> StatedFile:
-    """A recipe with all that its file can state."""
-    config = config.replace(margin=margin)
-    for modules in (AskedModules(True, True), AskedModules(True, False), AskedModules()):
-        job = FileJob(config.path, device=device, dryrun=False, check=False, margin=margin, modules=modules)
-        try:
-            return StatedFile.of(job, config, choose_device(config, device))
-        except InputError as error:
-            if error.field not in ("--recompute_modules", "--offload"):
-                raise
-    raise AssertionError("a job without choices is stated")
-
-
-def solved(
-    folder: Path, only: str, margin: MemoryMargin, options: SolveOptions
-) -> Iterator[tuple[str, PipelineProblem, Solution, Solution]]:
-    """The recipes with several stages, each once: without tensors and with them."""
-    known: set[str] = set()
-    for row, config in chain(recipe_configs(folder), mlperf_configs(folder)):
-        name = row["script"].removesuffix(".sh")
-        wanted = any(model in name.lower() for model in MODELS) and only in name
-        if config.strategy.pp == 1 or name in known or not wanted:
-            continue
-        known.add(name)
-        try:
-            file = stated(config, row["system"], margin)
-            memory = file.obtain_memory(None, Path("pipeline_output"))
-            problem = file.problem(memory)
-            finer = replace(file, job=replace(file.job, tensors=True)).problem(memory)
-        except TaylorError as error:
-            print(name, error, file=sys.stderr, flush=True)
-            continue
-        plain = solve(problem, options, warm_start=file.known_plan(problem))
-        yield name, finer, plain, solve(finer, options, warm_start=plain.plan)
+def _problems(file: StatedFile) -> tuple[PipelineProblem, PipelineProblem]:
+    """The problem without tensors and with them."""
+    memory = file.obtain_memory(None, Path("pipeline_output"))
+    return file.problem(memory), replace(file, job=replace(file.job, tensors=True)).problem(memory)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Solve the recipes and print a line each; 1 where a plan is worse with tensors, or the checker finds a fault."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=RECIPES)
-    parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
-    parser.add_argument("--margin", type=float, help="MiB that each device keeps free")
-    parser.add_argument("--only", default="", help="recipes whose name holds this text")
-    chosen = parser.parse_args(arguments)
-    margin = MemoryMargin() if chosen.margin is None else MemoryMargin(mib=chosen.margin)
+    chosen = chosen_recipes(__doc__, arguments)
     wrong = 0
-    for name, problem, plain, found in solved(
-        chosen.folder, chosen.only, margin, SolveOptions(time_limit=chosen.time_limit)
-    ):
-        shape = f"PP{problem.stages} VP{problem.interleaves} m{problem.micro_batches}"
+    for name, file, (coarse, problem) in each_recipe(chosen, _problems):
+        plain = solve(coarse, chosen.options, warm_start=file.known_plan(coarse))
+        found, shape = solve(problem, chosen.options, warm_start=plain.plan), shape_of(problem)
         if found.plan is None or found.objective is None:
             print(f"{name}: {shape}: {found.status}: {found.message}", flush=True)
             continue
