@@ -15,6 +15,7 @@ from typing import Any
 from taylor.base.budget import TimeBudget
 from taylor.base.documents import RESULT
 from taylor.base.errors import InputError
+from taylor.base.files import form_of
 from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.dryrun.estimate import estimate_memory
@@ -631,7 +632,7 @@ def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
             raise InputError("is needed to write the plan of a problem", field="path", cure="name a file")
         return [write_plan(what.config, what.plan)]
     target = Path(path)
-    suffix = target.suffix.lower()
+    suffix = form_of(target)
     own = () if what.config is None else launcher_of(what.config).suffixes
     if what.config is not None and suffix in own:
         return [write_plan(what.config, what.plan, output=target)]

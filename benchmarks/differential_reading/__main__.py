@@ -35,6 +35,7 @@ from benchmarks.differential_reading.torchtitan import read_toml
 from benchmarks.differential_reading.trainers import read_axolotl, read_llamafactory
 from benchmarks.differential_reading.verl import read_command
 from taylor.base.errors import TaylorError
+from taylor.base.files import SCRIPT, form_of
 
 _YAML = (".yaml", ".yml")
 _MLPERF = "MLPerf's fine-tuning (.sh)"
@@ -112,8 +113,8 @@ def _text(path: Path) -> str:
 
 def _launcher(path: Path) -> tuple[str, Path | None]:
     """The launcher of a file by the checkout that it lies in, else by its suffix; and the checkout."""
-    suffix = path.suffix.lower()
-    if suffix == ".sh" and is_tuning(path):
+    suffix = form_of(path)
+    if suffix == SCRIPT and is_tuning(path):
         return _MLPERF, None
     for name in MARKS:
         root = root_of(path, name) if suffix in _READERS[name][0] else None
@@ -155,7 +156,7 @@ def compare_folders(folders: Sequence[Path], workers: int = 1) -> list[Compared]
     seen: dict[bytes, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
-            if path.suffix.lower() in _SUFFIXES and path.is_file():
+            if form_of(path) in _SUFFIXES and path.is_file():
                 seen.setdefault(path.read_bytes(), path)
     if workers == 1:
         return [compare(path) for path in seen.values()]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
+from taylor.base.files import form_of
 from taylor.command_lines.arguments import asked_margin, chosen_path, key_values, named_device, names
 from taylor.register.frameworks import WRITTEN_FROM_MODELS
 
@@ -84,7 +85,7 @@ def framework_of(args: argparse.Namespace) -> str | None:
     if not output:
         return named
     suffixes = {name: one.suffix for name, one in NEW_FILES.items()} | {NEUTRAL: ".json"}
-    suffix = Path(output).suffix.lower().replace(".yml", ".yaml")
+    suffix = form_of(Path(output)).replace(".yml", ".yaml")
     if named is None:
         possible = [name for name, one in suffixes.items() if one == suffix]
         if not possible:

@@ -102,6 +102,11 @@ def test_the_suffix_says_what_is_written_of_a_plan(name: str, tmp_path: Path) ->
     assert (tmp_path / name).stat().st_size > 100
 
 
+def test_the_plan_of_a_script_goes_into_a_script_whatever_starts_it(tmp_path: Path) -> None:
+    planned = taylor.evaluate(ROOT / "config" / "pretrain_llama3_70b.sh")
+    assert taylor.write(planned, tmp_path / "train.SBATCH") == [tmp_path / "train.SBATCH"]
+
+
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     planned = taylor.solve(problem())
     with pytest.raises(taylor.InputError, match="path: is needed"):

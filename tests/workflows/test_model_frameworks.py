@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import tomllib
 import yaml
 
 from taylor.base.errors import InputError
+from taylor.command_lines.model_start import framework_of
 from taylor.parsers.new_file import NewJob, difference
 from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import read_config
@@ -121,6 +123,12 @@ def test_the_framework_follows_the_device_where_nobody_names_it(
         caplog.clear()
         state_model(ModelJob(path, 8, device=device), tmp_path)
         assert f"framework: {framework} (" in caplog.text and "assumed" in caplog.text
+
+
+def test_a_script_of_slurm_is_a_file_of_the_frameworks_that_scripts_start() -> None:
+    assert framework_of(argparse.Namespace(framework="megatron", o="run.sbatch")) == "megatron"
+    with pytest.raises(InputError, match="-o: is no file of torchtitan"):
+        framework_of(argparse.Namespace(framework="torchtitan", o="run.sbatch"))
 
 
 def test_the_ranks_of_a_file_are_those_of_whole_hosts(tmp_path: Path) -> None:
