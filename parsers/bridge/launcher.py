@@ -79,7 +79,9 @@ class BridgeRecipe(FlagLauncher):
     name = script.NAME
     title = "Megatron-Bridge script (--recipe)"
     suffixes = (".sh",)
-    telltale = re.compile(r"^[^#\n]*(?:--recipe[= ](?!\S*\.ya?ml\b)\S|--model_recipe_name[= ])(?<!\n)", re.M)
+    telltale = re.compile(
+        r"^[^#\n]*(?:--recipe[= ](?!\S*\.ya?ml\b)\S|--model_recipe_name[= ]|(?<!\S)-mr[= ])(?<!\n)", re.M
+    )
     plan_keys = frozenset[str]()
     usual_device = _USUAL
     no_dryrun = _NO_DRYRUN

@@ -2,8 +2,8 @@
 
 Sources: NVIDIA-NeMo/Megatron-Bridge 067f987d scripts/training/run_recipe.py:168-260 (options of the command), the
 ``section.field=value`` overrides of src/megatron/bridge/training/utils/omegaconf_utils.py, scripts/training/
-setup_experiment.py:66-74 (``--nodes``, ``--gpus-per-node``), scripts/performance/utils/utils.py:447-458 (a recipe's
-name from ``-mr``, ``--task``, ``-ng``, ``-g`` and ``-c``).
+setup_experiment.py:66-74 (``--nodes``, ``--gpus-per-node``). The options of the performance launcher are those of
+`performance`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.base.shipped import SAFE_LOADER
+from taylor.parsers.bridge import performance
 from taylor.parsers.bridge.adapters import adapters_of
 from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, refuse_frozen, stated_flags
 from taylor.parsers.bridge.recipes import SOURCE, Recipe, known_recipe, nearest_names, precision
@@ -58,7 +59,7 @@ OPTIONS = {
 _RANKS = {
     "--nodes": "nodes", "--nnodes": "nodes", "-N": "nodes", "--num_nodes": "nodes",
     "--gpus-per-node": "each", "--gpus_per_node": "each", "--nproc_per_node": "each", "--nproc-per-node": "each",
-    "--ntasks-per-node": "each", "-ng": "all", "--num_gpus": "all",
+    "--ntasks-per-node": "each", "-gn": "each", "-ng": "all", "--num_gpus": "all",
 }  # fmt: skip
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+\"?\$\{(\w+)\[[@*]\]\}\"?", re.M)
 _SPLIT = re.compile(r"IFS=['\"]?(.)['\"]?\s+read\s+-r\s+([\w ]+?)\s*<<<\s*\"?\$\{?(\w+)\}?\"?")
@@ -100,8 +101,13 @@ class BridgeScript(Launch):
         self.recipe = _recipe(words, script)
         notes = [*script.notes, f"recipe {self.recipe.name}: {SOURCE} src/megatron/bridge/{self.recipe.source}"]
         fields = dict(self.recipe.options)
-        own = _overrides(script, words)
+        chosen = performance.selection(words)
+        own = _overrides(script, words, chosen, self.recipe)
         fields |= own
+        scaled = None if chosen is None else performance.scaled_batch(chosen, self.recipe, words, fields, self.file)
+        if scaled is not None:
+            fields["train.global_batch_size"] = scaled
+            notes.append(f"{scaled} samples a step: as many of each data-parallel rank as {self.recipe.name} has")
         _refuse_unsettled(self.recipe, own, self.file)
         _with_stages(fields, own, self.recipe, self.file)
         refuse_frozen(fields, self.file)
@@ -233,16 +239,6 @@ def _split(words: Sequence[Word]) -> list[str]:
     return parts
 
 
-def _options(words: Sequence[str], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Options with their values, written with ``=`` or as the next word."""
-    for at, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names and equals:
-            yield names[name], value
-        elif word in names and at + 1 < len(words):
-            yield names[word], words[at + 1]
-
-
 def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
     """The recipe that a command names.
 
@@ -251,20 +247,14 @@ def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
     InputError
         When none is published under that name, or it trains adapters that no text settles.
     """
-    known = {"--recipe": "recipe", "-mr": "stem", "--model_recipe_name": "stem", "--mode": "mode", "--task": "task",
-             "-g": "gpu", "--gpu": "gpu", "-c": "precision", "--compute_dtype": "precision", "-ng": "ranks",
-             "--num_gpus": "ranks"}  # fmt: skip
-    given = dict(_options(words, known))
-    name = given.get("recipe", "")
-    if not name and "stem" in given:
-        precision_name = given.get("precision", "bf16").replace("_", "")
-        task = given.get("task", "pretrain")
-        name = f"{given['stem']}_{task}_{given.get('ranks', '')}gpu_{given.get('gpu', '')}_{precision_name}_config"
+    given = dict(performance.options(words, {"--recipe": "recipe", "--mode": "mode"}))
+    chosen = performance.selection(words)
+    name = given.get("recipe") or ("" if chosen is None else chosen.name)
     if "$" in name:
         variable = script.to_state(name)
         cure = f"give --env {variable}=NAME" if variable else "write it out"
         raise InputError("is known only when the job starts", file=script.file, field="--recipe", value=name, cure=cure)
-    recipe = known_recipe(name)
+    recipe = known_recipe(name) if chosen is None else chosen.recipe()
     if recipe is None:
         near = nearest_names(name)
         cure = f"did you mean {', '.join(near)}?" if near else "name a recipe of megatron.bridge.recipes"
@@ -290,20 +280,31 @@ def _with_mode(recipe: Recipe, mode: str | None, file: Path) -> Recipe:
     return recipe
 
 
-def _overrides(script: ShellScript, words: Sequence[str]) -> dict[str, Any]:
-    """Fields that the command sets: options, overrides, and overrides of variables that it names unexpanded."""
+def _overrides(
+    script: ShellScript, words: Sequence[str], chosen: performance.Selection | None, recipe: Recipe
+) -> dict[str, Any]:
+    """Fields that the command sets: options, overrides, and overrides of variables that it names unexpanded.
+
+    An override wins over an option, but where the performance launcher starts one of its own recipes
+    (scripts/performance/run_script.py:78-82).
+    """
     texts = [*words]
     for name in dict.fromkeys(re.findall(r"\$\{?([A-Za-z_]\w*)", " ".join(words))):
         variable = script.variables.get(name)
         texts += [] if variable is None else [part for text in variable.texts() for part in text.split()]
-    own: dict[str, Any] = {}
-    for field, text in _options(words, OPTIONS):
-        own[field] = _value(text, field, script)
+    stated: dict[str, Any] = {}
     for text in texts:
         match = OVERRIDE.fullmatch(text)
         if match is not None:
-            own[match[1]] = _value(match[2].strip("\"'"), match[1], script)
-    return {field: value for field, value in own.items() if value is not _OPEN}
+            stated[match[1]] = _value(match[2].strip("\"'"), match[1], script)
+    stated = {field: value for field, value in stated.items() if value is not _OPEN}
+    if chosen is None:
+        return {field: _value(text, field, script) for field, text in performance.options(words, OPTIONS)} | stated
+    for option, text in performance.options(words, {name: name for name in performance.SETTING}):
+        if "$" in text:
+            raise _unsettled(text, option, script)
+    own = performance.fields_of(words, chosen, recipe, script.file)
+    return own | stated if chosen.library else stated | own
 
 
 _OPEN = object()
@@ -320,16 +321,19 @@ def _value(text: str, field: str, script: ShellScript) -> Any:
     if "$" in text:
         if not any(part in field for part in ("_parallel_size", "batch_size", "seq_length", "recompute", "num_layers")):
             return _OPEN
-        variable = script.to_state(text)
-        cure = f"give --env {variable}=VALUE" if variable else "write it out"
-        raise InputError(
-            "has a value that is known only when the job starts", file=script.file, field=field, value=text, cure=cure
-        )
+        raise _unsettled(text, field, script)
     try:
         value = yaml.load(text, Loader=SAFE_LOADER) if len(text) < 10_000 else text
     except (yaml.YAMLError, RecursionError, ValueError):
         return text
     return value if not isinstance(value, dict) else text
+
+
+def _unsettled(text: str, field: str, script: ShellScript) -> InputError:
+    variable = script.to_state(text)
+    cure = f"give --env {variable}=VALUE" if variable else "write it out"
+    problem = "has a value that is known only when the job starts"
+    return InputError(problem, file=script.file, field=field, value=text, cure=cure)
 
 
 def _peft(recipe: Recipe, own: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
@@ -459,5 +463,5 @@ def _ranks(script: ShellScript, words: Sequence[str], recipe: Recipe, notes: lis
 def _flat_ranks(script: ShellScript, words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The options of ranks in the starting command, and in a torchrun or srun before it."""
     for name in _RANKS:
-        for _, value in _options(words, {name: name}):
+        for _, value in performance.options(words, {name: name}):
             yield name, value

@@ -187,8 +187,8 @@ def test_the_start_of_the_performance_scripts_names_its_recipe_by_parts(tmp_path
         '  --gpu h100\n  --compute_dtype bf16\n  --num_gpus {}\n)\npython "${{RUN_CMD[@]}}"\n'
     )
     assert read_config(written(tmp_path, text.format(8), "job.sh")).strategy.world_size == 8
-    with pytest.raises(InputError, match="llama3_8b_pretrain_3gpu_h100_bf16_config"):
-        read_config(written(tmp_path, text.format(3), "job.sh"))
+    with pytest.raises(InputError, match="llama2_8b_pretrain_8gpu_h100_bf16_config"):
+        read_config(written(tmp_path, text.replace("name llama3", "name llama2").format(8), "job.sh"))
 
 
 def test_adapters_are_those_of_the_section_or_of_the_recipe_with_its_overrides(tmp_path: Path) -> None:
