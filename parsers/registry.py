@@ -35,7 +35,7 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
         r"(DGX|MLPERF_|NVTE_|FP[48]|CUDA_GRAPH|_MODEL_PARALLEL|MINIBS|MODEL_SIZE|_cont_mounts)\w*=",
     ),
     Late("bridge.launcher:Bridge", "bridge", YAML, "ConfigContainer"),
-    Late("bridge.launcher:BridgeRecipe", "bridge-script", (".sh",), r"--recipe|--model_recipe_name|-mr\b"),
+    Late("bridge.launcher:BridgeRecipe", "bridge-script", (".sh",), r"--recipe|--model_recipe_name|-mr\b|--mode\b"),
     Late("torchtitan.launcher:Torchtitan", "torchtitan", (".toml",), r"\[model\]", ("torchtitan", "torch-actions")),
     Late("torchtitan.script_launcher:TorchtitanScript", "torchtitan-script", (".sh",), r"torchtitan|run_train\.sh"),
     Late("flagscale.launcher:FlagScale", "flagscale", YAML, r"^\ufeff?(experiment|system)\s*:"),

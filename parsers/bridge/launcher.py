@@ -80,7 +80,9 @@ class BridgeRecipe(FlagLauncher):
     title = "Megatron-Bridge script (--recipe)"
     suffixes = (".sh",)
     telltale = re.compile(
-        r"^[^#\n]*(?:--recipe[= ](?!\S*\.ya?ml\b)\S|--model_recipe_name[= ]|(?<!\S)-mr[= ])(?<!\n)", re.M
+        r"^[^#\n]*(?:--recipe[= ](?!\S*\.ya?ml\b)\S|--model_recipe_name[= ]|(?<!\S)-mr[= ]"
+        r"|--mode[= ](?:pretrain|sft|lora|dora)\b)(?<!\n)",
+        re.M,
     )
     plan_keys = frozenset[str]()
     usual_device = _USUAL

@@ -263,29 +263,46 @@ def fields_of(words: Sequence[str], chosen: Selection, recipe: Recipe, file: Pat
     return found
 
 
-def scaled_batch(
-    chosen: Selection, recipe: Recipe, words: Sequence[str], fields: Mapping[str, Any], file: Path
-) -> int | None:
-    """Samples a step of a recipe on another number of devices: as many of each data-parallel rank; None where its own.
+def is_benchmark(recipe: Recipe) -> bool:
+    """Whether a recipe is tuned for a number of devices, which its name states."""
+    return recipe.source.startswith("perf_recipes/") and recipe.ranks is not None
+
+
+def benchmark_defaults(recipe: Recipe, own: Mapping[str, Any]) -> Values:
+    """Fields that scripts/training/run_recipe.py:376-391 sets in a benchmark's recipe where the command does not."""
+    field = "optimizer.use_precision_aware_optimizer"
+    wanted = is_benchmark(recipe) and "_bf16" in recipe.name and _is_adam(recipe) and field not in own
+    return {field: True} if wanted else {}
+
+
+def _is_adam(recipe: Recipe) -> bool:
+    return recipe.options.get("optimizer.optimizer") in (None, "adam")
+
+
+def scaled_batch(recipe: Recipe, fields: Mapping[str, Any], ranks: int, file: Path) -> int | None:
+    """Samples a step with other data parallelism: as many of each rank of it; None where it is the recipe's own.
+
+    Parameters
+    ----------
+    ranks : int
+        Devices of the job.
 
     Raises
     ------
     InputError
         When that is no whole number of samples.
     """
-    if chosen.library or recipe.ranks is None or not chosen.ranks.isdecimal() or int(chosen.ranks) == recipe.ranks:
-        return None
     names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     own = base = 1
     for name in names:
         own *= int(fields.get(f"model.{name}") or 1)
         base *= int(recipe.options.get(f"model.{name}") or 1)
-    batch = recipe.options.get("train.global_batch_size")
-    stated = any(True for _ in options(words, dict.fromkeys(("-gb", "--global_batch_size"), "")))
-    if stated or not isinstance(batch, int) or fields.get("train.global_batch_size") != batch:
+    batch, copies, before = recipe.options.get("train.global_batch_size"), ranks // own, (recipe.ranks or 0) // base
+    if not isinstance(batch, int) or not before or copies == before:
         return None
-    scaled, rest = divmod(batch * (int(chosen.ranks) // own), recipe.ranks // base)
+    scaled, rest = divmod(batch * copies, before)
     if rest or not scaled:
-        problem = f"leaves no whole batch: the recipe has {batch} samples on {recipe.ranks} devices"
-        raise InputError(problem, file=file, field="-ng", value=chosen.ranks, cure="state -gb SAMPLES")
+        problem = f"leaves no whole batch: {recipe.name} has {batch} samples for data parallel {before}"
+        cure = "state the samples of a step (-gb)"
+        raise InputError(problem, file=file, field="data parallel", value=copies, cure=cure)
     return scaled

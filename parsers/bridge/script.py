@@ -8,6 +8,7 @@ setup_experiment.py:66-74 (``--nodes``, ``--gpus-per-node``). The options of the
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -63,7 +64,10 @@ _RANKS = {
 }  # fmt: skip
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+\"?\$\{(\w+)\[[@*]\]\}\"?", re.M)
 _SPLIT = re.compile(r"IFS=['\"]?(.)['\"]?\s+read\s+-r\s+([\w ]+?)\s*<<<\s*\"?\$\{?(\w+)\}?\"?")
-_STARTS = re.compile(r"--recipe[=\s]|--model_recipe_name|(?<!\S)-mr\s")
+_STARTS = re.compile(
+    r"--recipe[=\s]|--model_recipe_name|(?<!\S)-mr\s"
+    r"|(?:run_recipe\.py|train\.sh|setup_experiment\.py)\b.*\s--mode[=\s]"
+)
 _SIZES = (
     "num_layers",
     "hidden_size",
@@ -103,11 +107,7 @@ class BridgeScript(Launch):
         fields = dict(self.recipe.options)
         chosen = performance.selection(words)
         own = _overrides(script, words, chosen, self.recipe)
-        fields |= own
-        scaled = None if chosen is None else performance.scaled_batch(chosen, self.recipe, words, fields, self.file)
-        if scaled is not None:
-            fields["train.global_batch_size"] = scaled
-            notes.append(f"{scaled} samples a step: as many of each data-parallel rank as {self.recipe.name} has")
+        fields |= performance.benchmark_defaults(self.recipe, own) | own if chosen is None else own
         _refuse_unsettled(self.recipe, own, self.file)
         _with_stages(fields, own, self.recipe, self.file)
         refuse_frozen(fields, self.file)
@@ -117,10 +117,11 @@ class BridgeScript(Launch):
             freezes = fields.get("model.freeze_vision_model") is True
             self.frozen = frozen_vision(self.model, notes, freezes=freezes)
         self.fields = fields
+        ranks = _ranks(script, words, self.recipe, notes)
+        _with_batch(fields, own, chosen, self.recipe, math.prod(ranks.values()), notes, self.file)
         _with_precision(fields)
         self.stated = stated_flags(fields)
         flags = flags_of(self.stated)
-        ranks = _ranks(script, words, self.recipe, notes)
         starting = [flag(name, str(count)) for name, count in ranks.items()]
         if self.model is not None:
             sizes = _sizes(self.model)
@@ -247,9 +248,13 @@ def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
     InputError
         When none is published under that name, or it trains adapters that no text settles.
     """
-    given = dict(performance.options(words, {"--recipe": "recipe", "--mode": "mode"}))
+    given = dict(performance.options(words, {"--recipe": "recipe", "--mode": "mode", "--model": "model"}))
     chosen = performance.selection(words)
     name = given.get("recipe") or ("" if chosen is None else chosen.name)
+    if not name and "model" in given:
+        # scripts/training/run_recipe.py:418-420, recipe_runner.py (``recipe_task``).
+        task = "peft" if given.get("mode") in ("lora", "dora") else given.get("mode", "pretrain")
+        name = f"{given['model']}_{task}_config"
     if "$" in name:
         variable = script.to_state(name)
         cure = f"give --env {variable}=NAME" if variable else "write it out"
@@ -383,6 +388,30 @@ def _with_stages(fields: dict[str, Any], own: Mapping[str, Any], recipe: Recipe,
         if sum(end is not None for end in ends) > stages:
             for name in _ENDS:
                 fields.pop(name, None)
+
+
+def _with_batch(
+    fields: dict[str, Any],
+    own: Mapping[str, Any],
+    chosen: performance.Selection | None,
+    recipe: Recipe,
+    ranks: int,
+    notes: list[str],
+    file: Path,
+) -> None:
+    """Scale the batch of a benchmark's recipe with its data parallelism, as both launchers do.
+
+    The performance launcher does it where the recipe is that of another number of devices alone.
+    """
+    field = "train.global_batch_size"
+    if field in own or not performance.is_benchmark(recipe):
+        return
+    if chosen is not None and (chosen.library or chosen.ranks == str(recipe.ranks)):
+        return
+    scaled = performance.scaled_batch(recipe, fields, ranks, file)
+    if scaled is not None:
+        fields[field] = scaled
+        notes.append(f"{scaled} samples a step: as many of each data-parallel rank as {recipe.name} has")
 
 
 def _model(

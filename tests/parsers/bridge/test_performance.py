@@ -56,6 +56,39 @@ def test_another_number_of_devices_keeps_the_samples_of_each_rank(tmp_path: Path
     assert config.strategy.global_batch == (batch if known is None else known.options["train.global_batch_size"])
 
 
+TRAIN = "./scripts/training/train.sh --nodes {} --gpus-per-node 8"
+BENCHMARK = f"{TRAIN} --recipe qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
+
+
+@pytest.mark.parametrize(
+    ("command", "batch"),
+    [
+        (BENCHMARK.format(2), 1024),
+        (BENCHMARK.format(4), 2048),
+        (f"{BENCHMARK.format(2)} -tp 2", 512),
+        (f"{BENCHMARK.format(4)} -gb 96", 96),
+        (f"{BENCHMARK.format(4)} train.global_batch_size=64", 64),
+    ],
+)
+def test_the_training_launcher_keeps_the_samples_of_each_rank_of_a_benchmark(
+    tmp_path: Path, command: str, batch: int
+) -> None:
+    """Megatron-Bridge 067f987d scripts/training/README.md (benchmark recipes), run_recipe.py:344-373."""
+    path = tmp_path / "job.sh"
+    path.write_text(command, encoding="utf-8")
+    assert read_config(path).strategy.global_batch == batch
+
+
+@pytest.mark.parametrize(("mode", "ending"), [("pretrain", "pretrain"), ("sft", "sft"), ("lora", "peft")])
+def test_a_model_and_a_mode_select_the_recipe_of_the_library(tmp_path: Path, mode: str, ending: str) -> None:
+    """Megatron-Bridge 067f987d scripts/training/run_recipe.py:418-420."""
+    path = tmp_path / "job.sh"
+    path.write_text(f"{TRAIN.format(2)} --model qwen3_8b --mode {mode} --dataset mock\n", encoding="utf-8")
+    recipe = known_recipe(f"qwen3_8b_{ending}_config")
+    assert recipe is not None and BridgeScript.read(path).recipe == recipe
+    assert (read_config(path).rules.adapters is not None) == (mode == "lora")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
