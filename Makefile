@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-table reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-table reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-insertions random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -149,6 +149,10 @@ random-lending: $(STAMP)
 # The same with forwards and backwards that run as one pass, in which layers hide each other's communication.
 random-pairs: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances --pairs --instances 500
+
+# Encoders in the bubbles of random plans against brute force.
+random-insertions: $(STAMP)
+	$(BIN)/python -m benchmarks.random_insertions
 
 # Layer-wise plans against brute force, under the checker and beside Galvatron's own: hours on two cores.
 random-layerwise: $(STAMP)

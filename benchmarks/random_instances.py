@@ -218,13 +218,13 @@ def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelinePro
     most = MOST_PLANS // 10 if drawn in ("depths", "cadence", "towers") else MOST_PLANS
     while True:
         problem = DRAWN[drawn](rng)
-        splits = _least_plans(problem)
+        splits = least_plans(problem)
         found = enumerate_optimum(problem, most) if splits <= most else None
         if found is not None:
             return problem, found
 
 
-def _least_plans(problem: PipelineProblem) -> float:
+def least_plans(problem: PipelineProblem) -> float:
     """A count of plans that an instance to be enumerated must not exceed: its splits, with choices of even chunks."""
     chunks, modes = problem.stages * problem.interleaves, len(problem.searched_modes)
     splits = math.comb(problem.layers + chunks - 1, problem.layers)
@@ -284,34 +284,39 @@ def optimum_faults(truth: BruteForce, solution: Solution) -> list[str]:
 
 def model_file_faults(problem: PipelineProblem, solution: Solution, optimum: float) -> list[str]:
     """Deviations of HiGHS or CBC, reading the model file, from the optimum."""
-    import highspy
-    import pulp
-
-    from taylor.pipeline_solver.milp.cbc import cbc_path
-
     with tempfile.TemporaryDirectory() as folder:
         path = write_mps(problem, solution, Path(folder) / "model.mps")
         text = path.read_text(encoding="utf-8")
         if CUTS_SUFFICE in text:
             path.write_text("\n".join(line for line in text.splitlines() if "proven_bound" not in line) + "\n")
-        solver = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 1e-9)):
-            solver.setOptionValue(option, value)
-        solver.readModel(str(path))
-        solver.run()
-        if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-            # HiGHS's presolve (1.15.1) calls the file of instance 1765 of seed 0 infeasible, which has a plan.
-            solver.clearSolver()
-            solver.setOptionValue("presolve", "off")
-            solver.run()
-        variables, model = pulp.LpProblem.fromMPS(str(path))
-        model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False, gapRel=1e-9))
-        values = {"HiGHS": solver.getInfo().objective_function_value, "CBC": variables["step_time"].value() or 0.0}
+        values = values_by_readers(path, "step_time")
     return [
         f"the model file's optimum under {name} is {value!r}, not {optimum!r}"
         for name, value in values.items()
         if abs(value - optimum) > SAME_BY_A_READER * max(1.0, optimum)
     ]
+
+
+def values_by_readers(path: Path, objective: str) -> dict[str, float]:
+    """Optimum of a model file under HiGHS, and the value of its objective's variable under CBC."""
+    import highspy
+    import pulp
+
+    from taylor.pipeline_solver.milp.cbc import cbc_path
+
+    solver = highspy.Highs()
+    for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 1e-9)):
+        solver.setOptionValue(option, value)
+    solver.readModel(str(path))
+    solver.run()
+    if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        # HiGHS's presolve (1.15.1) calls the file of instance 1765 of seed 0 infeasible, which has a plan.
+        solver.clearSolver()
+        solver.setOptionValue("presolve", "off")
+        solver.run()
+    variables, model = pulp.LpProblem.fromMPS(str(path))
+    model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False, gapRel=1e-9))
+    return {"HiGHS": solver.getInfo().objective_function_value, "CBC": variables[objective].value() or 0.0}
 
 
 def figures(results: Mapping[str, Result], name: str = "random instances") -> Sequence[Figure]:

@@ -34,6 +34,9 @@ FEW_TASKS = 20_000
 Layer = tuple[LayerKind, str]
 """One layer and its recompute mode."""
 
+Task = tuple[int, int, int, int]
+"""Direction, virtual stage, micro-batch and piece of its sequence."""
+
 
 def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None = None) -> list[str]:
     """List the violations of a plan.
@@ -92,8 +95,26 @@ def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Sche
     unit = lcm(*(value.denominator for value in (*exact.values(), *lags, *tail)))
     durations = {key: int(value * unit) for key, value in exact.items()}
     beside = None if problem.pairing is None else partners(schedule).tolist()
-    ends = _play(schedule, durations, [int(lag * unit) for lag in lags], beside)
+    ends, _ = _play(schedule, durations, [int(lag * unit) for lag in lags], beside)
     return Fraction(max(end + int(wait * unit) for end, wait in zip(ends, tail, strict=True)), unit)
+
+
+def exact_task_times(problem: PipelineProblem, plan: PipelinePlan) -> list[list[tuple[Task, Fraction, Fraction]]]:
+    """Every stage's tasks in order, each with its exact start and end, in body-layer forward times."""
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    exact, lags, tail = _exact_times(problem, plan, schedule)
+    unit = lcm(*(value.denominator for value in (*exact.values(), *lags, *tail)))
+    durations = {key: int(value * unit) for key, value in exact.items()}
+    beside = None if problem.pairing is None else partners(schedule).tolist()
+    _, ended = _play(schedule, durations, [int(lag * unit) for lag in lags], beside)
+    found: list[list[tuple[Task, Fraction, Fraction]]] = []
+    for s, order in enumerate(schedule.order.tolist()):
+        found.append([])
+        for t, (direction, v, micro_batch, split) in enumerate(order):
+            end = Fraction(ended[schedule.position(v, s), direction, micro_batch, split], unit)
+            took = exact[direction, v, s, -1 if beside is None else beside[s][t]]
+            found[s].append(((direction, v, micro_batch, split), end - took, end))
+    return found
 
 
 def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
@@ -434,11 +455,12 @@ def _play(
     durations: dict[tuple[int, int, int, int], int],
     lags: list[int],
     beside: list[list[int]] | None,
-) -> list[int]:
-    """End of every stage's last task [S], all times integers in the same unit."""
+) -> tuple[list[int], dict[tuple[int, int, int, int], int]]:
+    """End of every stage's last task [S], and of each task by (position, direction, micro-batch, split); all times are
+    integers in the same unit."""
     orders = [[tuple(task) for task in order] for order in schedule.order.tolist()]
     whole = _whole_backwards(schedule)
-    ended: dict[tuple[int, int, int, int], int] = {}  # (position, direction, micro-batch, split) -> end
+    ended: dict[tuple[int, int, int, int], int] = {}
     clock = [0] * schedule.stages
     upcoming = [0] * schedule.stages
     left = sum(map(len, orders))
@@ -467,7 +489,7 @@ def _play(
                 break
         if left == before:
             raise ValueError(f"the schedule stops with {left} tasks left: each waits for another")
-    return clock
+    return clock, ended
 
 
 def _whole_backwards(schedule: Schedule) -> set[tuple[int, int]]:
