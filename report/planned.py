@@ -13,6 +13,7 @@ from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.model.insertion import EncoderWork, Insertion
 from taylor.pipeline_solver.model.places import settled
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
@@ -96,6 +97,50 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         lent=lent,
         bubble=bubble_shares(problem, plan),
         plan=plan,
+    )
+
+
+def inserted_timeline(
+    problem: PipelineProblem, plan: PipelinePlan, work: EncoderWork, insertion: Insertion, title: str
+) -> Timeline:
+    """A plan of a language model with an encoder's micro-batches in its bubbles; its memory curves leave out what these
+    keep."""
+    alone = planned_timeline(problem, plan, title)
+    names = [
+        f"encoder {'forward' if run.direction == FORWARD else 'backward'} {run.micro_batch} ({run.pieces} layers)"
+        for run in insertion.runs
+    ]
+    added = np.array(
+        [[run.stage, run.direction, -1, run.micro_batch, -1] for run in insertion.runs], dtype=np.int64
+    ).reshape(-1, 5)
+    starts = np.array([run.start for run in insertion.runs])
+    times = np.array([work.forward, work.backward])[added[:, 1]] * [run.pieces for run in insertion.runs]
+    own = [alone.stage, alone.direction, alone.interleave, alone.micro_batch, alone.split]
+    stage, direction, interleave, micro_batch, split = (
+        np.concatenate([field, added[:, column]]) for column, field in enumerate(own)
+    )
+    # A stage's end-of-step work waits for the encoder's last backward.
+    last = np.array([max([0.0, *(starts + times)[added[:, 0] == s]]) for s in range(problem.stages)])
+    waits = np.where(
+        alone.direction == OPTIMIZER, np.maximum(0.0, last[alone.stage] - alone.start - insertion.delay), 0.0
+    )
+    return replace(
+        alone,
+        stage=stage,
+        direction=direction,
+        interleave=interleave,
+        micro_batch=micro_batch,
+        split=split,
+        start=np.concatenate([alone.start + insertion.delay + waits, starts]),
+        end=np.concatenate([alone.end + insertion.delay + waits, starts + times]),
+        recompute=np.concatenate([alone.recompute, np.zeros(len(starts))]),
+        lane=np.zeros(0, dtype=np.int64),
+        labels=(*alone.task_names(), *names),
+        memory=tuple(replace(curve, time=curve.time + insertion.delay) for curve in alone.memory),
+        host=(),
+        transfers=None,
+        lent=None,
+        bubble=None,
     )
 
 

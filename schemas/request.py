@@ -115,8 +115,10 @@ class Planning(Job):
     tensors: bool = Field(
         default=False, description="choose for every saved tensor whether it is kept, made again or on the host"
     )
-    encoder: Literal["nested", "beside"] = Field(
-        default="nested", description="beside: plan a vision encoder on ranks of its own, too, and compare"
+    encoder: Literal["nested", "beside", "bubbles", "best"] = Field(
+        default="nested",
+        description="where a vision encoder is planned too, to compare with the first stage: on ranks of its own "
+        "(beside), in the pipeline's bubbles, or in both (best)",
     )
     time_limit: Seconds | None = Field(
         default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"

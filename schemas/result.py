@@ -98,6 +98,18 @@ class Bubble(Part):
     communication: float
 
 
+class EncoderInsertion(Part):
+    """An encoder's micro-batches in the bubbles of the language model's plan; times in body-layer forwards."""
+
+    delay: float = Field(description="by which the language model's tasks begin later than alone")
+    layers: dict[str, list[list[int]]] = Field(description="of the language model, by kind and chunk")
+    recompute: dict[str, list[list[int]]]
+    peak_memory: list[float] = Field(description="MiB by stage, without what the encoder's micro-batches keep")
+    runs: list[tuple[int, float, int, int, int]] = Field(
+        description="stage, start, micro-batch, 0 forward or 1 backward, layers of the encoder"
+    )
+
+
 class Alternative(Part):
     """Schedule and number of virtual stages that was tried; times in body-layer forwards."""
 
@@ -108,6 +120,7 @@ class Alternative(Part):
     objective: float | None
     bound: float | None
     note: str
+    insertion: EncoderInsertion | None = Field(default=None, description="with an encoder in the pipeline's bubbles")
 
 
 class Unrestricted(Part):

@@ -54,7 +54,7 @@ from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.size import LEAST, MOST, Size, SizeOptions
 from taylor.workflows.searching.size import size as size_training
 from taylor.workflows.showing.planned_file import PlannedFile
-from taylor.workflows.solving.beside import best_beside
+from taylor.workflows.solving.encoder_places import with_places
 from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated
@@ -62,7 +62,7 @@ from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.legality import refuse_unknown_rules, rules_waived
 from taylor.workflows.statement.measured_run import ALLOCATED, MeasuredRun, StageMeasurement
 from taylor.workflows.statement.options import LISTED, AskedModules, FileJob, RatioChoice
-from taylor.workflows.statement.own_ranks import NESTED, asked_beside, refuse_beside
+from taylor.workflows.statement.own_ranks import NESTED, refuse_places, require_place
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.towers import with_images
 
@@ -204,7 +204,8 @@ def solve(
         Images a sample on average, and where needed patches an image, of a job with a vision encoder: ``"2.5"``,
         ``"1.5x1024"``.
     encoder : str
-        ``nested``: a vision encoder lies on the first stage; ``beside``: it is planned on ranks of its own too.
+        ``nested``: a vision encoder lies on the first stage. It is planned on ranks of its own, too (``beside``), in
+        the pipeline's bubbles (``bubbles``), or in both places (``best``).
     stage_devices : str or sequence of (name, stages)
         Stages on several kinds of devices: ``"a100-80g:4,h100-80g:4"``, or the same as pairs.
     stage_order : str
@@ -265,7 +266,7 @@ def solve(
     config, budget = _with_margin(what, risk, margin), TimeBudget.of(time_limit)
     choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule, "low_memory": low_mem}
     choices |= {"modules": AskedModules(recompute_modules, offload), "offload_optimizer": offload_optimizer}
-    choices |= {"lend": lend, "tensors": tensors, "images": images, "beside": asked_beside(encoder)}
+    choices |= {"lend": lend, "tensors": tensors, "images": images, "encoder": require_place(encoder)}
     choices |= {"stage_devices": _rows(stage_devices), "stage_order": stage_order}
     choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
     run = _run(measured_peaks, out_of_memory, peak_of, earlier)
@@ -273,13 +274,9 @@ def solve(
     if not file.job.has_choices:
         file.refuse_early(())
     profile = _memory(memory, file)
-    if file.job.beside:
-        refuse_beside(file, profile.source)
+    refuse_places(file, profile.source)
     file = with_measured(file, profile)
-    planned = solve_stated(file, profile, how, on_progress)
-    if file.job.beside:
-        planned = replace(planned, beside=best_beside(file, how, budget))
-    return _planned(planned)
+    return _planned(with_places(file, solve_stated(file, profile, how, on_progress), how, budget))
 
 
 def search(

@@ -810,24 +810,26 @@ def add_encoder_options(group: Any) -> None:
     add_images_option(group)
     group.add_argument(
         "--encoder",
-        choices=("nested", "beside"),
+        choices=("nested", "beside", "bubbles", "best"),
         default="nested",
-        help="beside: solve also plans the vision encoder on ranks of its own, for every split of the ranks, and "
-        "compares; such a split is not written (default: nested, on the first stage)",
+        help="where solve plans the vision encoder too, to compare with the first stage: on ranks of its own, for "
+        "every split of the ranks (beside); on every stage, in the pipeline's bubbles; in both places (best). Such a "
+        "plan is not written (default: nested, on the first stage)",
     )
 
 
 def refuse_encoder_beside(args: argparse.Namespace, path: str | Path) -> None:
-    """Refuse an encoder on ranks of its own where strategies are compared.
+    """Refuse an encoder elsewhere than on the first stage where strategies are compared.
 
     Raises
     ------
     InputError
     """
-    if args.encoder == "beside":
+    if args.encoder != "nested":
         raise InputError(
-            "splits the ranks of one strategy, and here strategies are compared with the encoder on the first stage",
-            file=path, field="--encoder", value="beside", cure="plan one file: taylor solve FILE --encoder beside",
+            "plans the encoder of one strategy, and here strategies are compared with it on the first stage",
+            file=path, field="--encoder", value=args.encoder,
+            cure=f"plan one file: taylor solve FILE --encoder {args.encoder}",
         )  # fmt: skip
 
 

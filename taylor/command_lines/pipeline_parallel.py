@@ -500,7 +500,7 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         lend=args.lend,
         tensors=args.tensors,
         images=args.images,
-        beside=args.encoder == "beside",
+        encoder=args.encoder,
         offload_optimizer=args.offload_optimizer,
         vpp=args.vpp,
         schedule=args.schedule,

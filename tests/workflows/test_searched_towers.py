@@ -26,6 +26,7 @@ from taylor.serve.question import Models, Question
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.own_plans import problem_of
 from taylor.workflows.searching.search_memory import replayed_peaks
+from taylor.workflows.solving import encoder_places
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.towers import costs_of, with_images
 from tests.parsers.megatron.test_model_file import DECODER, job
@@ -108,7 +109,8 @@ def test_requests_and_the_page_take_images_and_refuse_odd_ones(tmp_path: Path) -
     for command in ("solve", "evaluate", "search"):
         asked = read_request({"command": command, "file": "a.sh", "images": "2.5"})
         assert asked.flags()["images"] == "2.5"
-    assert read_request({"command": "solve", "file": "a.sh", "encoder": "beside"}).flags()["encoder"] == "beside"
+    for place in ("beside", "bubbles", "best"):
+        assert read_request({"command": "solve", "file": "a.sh", "encoder": place}).flags()["encoder"] == place
     with pytest.raises(InputError):
         read_request({"command": "search", "file": "a.sh", "images": "--images"})
     models = Models(tmp_path)
@@ -128,7 +130,7 @@ def test_an_encoder_on_ranks_of_its_own_is_planned_by_the_interface_of_python_to
     planned = taylor.solve(published(tmp_path, small), device=CARD, images="1x256", encoder="beside")
     (other,) = planned.to_dict()["alternatives"]
     assert "encoder on" in other["name"] and other["objective"] > 0
-    with pytest.raises(InputError, match="use nested or beside"):
+    with pytest.raises(InputError, match="use nested, beside, bubbles or best"):
         taylor.solve(published(tmp_path), device=CARD, encoder="besides")
 
 
@@ -142,9 +144,10 @@ def test_ranks_of_an_encoder_s_own_are_planned_in_the_time_that_the_solve_leaves
         return whole(*asked)
 
     monkeypatch.setattr(api, "solve_stated", solved)
-    monkeypatch.setattr(api, "best_beside", lambda file, how, budget: given.append(budget.left))
-    taylor.solve(published(tmp_path), device=CARD, encoder="beside", time_limit=60.0)
-    assert given == [15.0]
+    monkeypatch.setattr(encoder_places, "best_beside", lambda file, how, budget: given.append(budget.left))
+    monkeypatch.setattr(encoder_places, "best_in_bubbles", lambda planned, how, budget: given.append(budget.left))
+    taylor.solve(published(tmp_path), device=CARD, encoder="best", time_limit=60.0)
+    assert given == [15.0, 15.0]
 
 
 def test_a_problem_takes_no_encoder_on_ranks_of_its_own() -> None:

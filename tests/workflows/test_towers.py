@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from taylor.base.budget import TimeBudget
@@ -13,11 +14,13 @@ from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.check.insertion import check_insertion
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import OPTIMAL
 from taylor.pipeline_solver.solving.result import read_result
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.tower import VISION
+from taylor.report.planned import inserted_timeline
 from taylor.workflows.showing.card_memory import card_memory
 from taylor.workflows.showing.verdict import summary
 from taylor.workflows.solving import solve_file as solving
@@ -25,6 +28,7 @@ from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.solving.why_memory import why_memory
+from taylor.workflows.statement.bubbles import WORDS, bubble_jobs
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.own_ranks import beside_problem, splits_of
@@ -106,8 +110,8 @@ def test_images_of_a_job_without_an_encoder_are_refused(tmp_path: Path) -> None:
 def test_an_encoder_on_ranks_of_its_own_is_compared_with_one_on_the_first_stage(tmp_path: Path) -> None:
     out = Outputs(folder=tmp_path, write=False, result_json=tmp_path / "r.json")
     small = vision(num_layers=2, pipeline_num_layers=[2, 0, 0, 0])
-    few = solve_file(asked(published(tmp_path, small), beside=True, images="1x256"), SolveOptions(), out)
-    many = solve_file(asked(published(tmp_path), beside=True, images="16x4096"), SolveOptions(), out)
+    few = solve_file(asked(published(tmp_path, small), encoder="beside", images="1x256"), SolveOptions(), out)
+    many = solve_file(asked(published(tmp_path), encoder="beside", images="16x4096"), SolveOptions(), out)
     sentences = [dict(summary(each))["beside"] for each in (few, many)]
     assert "slower than on the first stage; proven the best of" in sentences[0]
     assert "faster than on the first stage" in sentences[1] and "no file states one" in sentences[1]
@@ -148,19 +152,101 @@ def test_more_ranks_of_an_encoder_take_less_time_of_their_stage(tmp_path: Path) 
 
 def test_a_split_is_refused_where_nothing_states_the_encoder_or_the_memory_of_other_ranks(tmp_path: Path) -> None:
     file = job(tmp_path, {"text_decoder": DECODER})
-    with pytest.raises(InputError, match="none is known of this job"):
-        solve_file(asked(file, beside=True), SolveOptions(), Outputs(folder=tmp_path, write=False))
+    for place in ("beside", "bubbles", "best"):
+        with pytest.raises(InputError, match="none is known of this job"):
+            solve_file(asked(file, encoder=place), SolveOptions(), Outputs(folder=tmp_path, write=False))
 
 
-def test_a_split_beside_a_given_memory_profile_is_refused_before_anything_is_solved(
+def small_job(folder: Path, **changes: Any) -> Path:
+    return published(folder, vision(num_layers=4, pipeline_num_layers=[4, 0, 0, 0], **changes))
+
+
+def test_an_encoder_in_bubbles_is_compared_and_drawn(tmp_path: Path) -> None:
+    out = Outputs(
+        folder=tmp_path, write=False, result_json=tmp_path / "r.json", trace=tmp_path / "t.json",
+        html=tmp_path / "p.html",
+    )  # fmt: skip
+    planned = solve_file(asked(small_job(tmp_path), encoder="bubbles", images="4x1024"), SolveOptions(), out)
+    found, pairs = planned.bubbles, dict(summary(planned))
+    assert found is not None and "best place" not in pairs
+    assert "faster than on the first stage" in pairs["bubbles"] and WORDS in pairs["bubbles"]
+    assert check_insertion(found.job.problem, found.plan, found.job.work, found.insertion) == []
+    assert found.bound <= found.insertion.step and found.alone < found.insertion.step
+    (written,) = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["alternatives"]
+    assert written["note"] == pairs["bubbles"] and len(written["insertion"]["runs"]) == len(found.insertion.runs)
+    names = {one["name"] for one in json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]}
+    assert any(name.startswith("encoder forward") for name in names)
+    assert "encoder in bubbles" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert (tmp_path / "model_mps" / f"{planned.name}.bubbles.mps").is_file()
+
+
+def test_the_drawn_encoder_ends_with_the_step(tmp_path: Path) -> None:
+    planned = solve_file(
+        asked(small_job(tmp_path, freeze=False), encoder="bubbles", images="1x256"),
+        SolveOptions(),
+        Outputs(folder=tmp_path, write=False),
+    )
+    found = planned.bubbles
+    assert found is not None and found.job.work.backward > 0
+    drawn = inserted_timeline(found.job.problem, found.plan, found.job.work, found.insertion, "")
+    assert drawn.finish == pytest.approx(found.insertion.step)
+    for stage in range(4):
+        own = np.flatnonzero((drawn.stage == stage) & (drawn.end > drawn.start))
+        own = own[np.argsort(drawn.start[own])]
+        assert (drawn.start[own][1:] >= drawn.end[own][:-1] - 1e-9).all()
+
+
+def test_the_best_place_is_the_one_with_the_shortest_step(tmp_path: Path) -> None:
+    out = Outputs(folder=tmp_path, write=False)
+    planned = solve_file(asked(small_job(tmp_path), encoder="best", images="4x1024"), SolveOptions(), out)
+    assert planned.beside is not None and planned.bubbles is not None and planned.solution.objective is not None
+    nested = planned.solution.objective * (planned.problem.unit_ms or 1.0)
+    least = min(nested, planned.beside.step_ms, planned.bubbles.step_ms)
+    assert dict(summary(planned))["best place"].endswith(f"{least:,.0f} ms a step")
+
+
+def test_every_stage_counts_the_encoder_s_states_and_the_reduction_of_its_gradients(tmp_path: Path) -> None:
+    jobs, more = [], []
+    for frozen in (True, False):
+        stated = StatedFile.read(asked(published(tmp_path, vision(freeze=frozen)), images="4x1024"))
+        memory = stated.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE))
+        nested = stated.problem(memory)
+        jobs.append(bubble_jobs(stated.running, nested, stated.device)[0])
+        pairs = zip(jobs[-1].problem.static_mib, nested.static_mib, strict=True)
+        more.append([has - alone for has, alone in pairs])
+    still, moving = (one.problem for one in jobs)
+    weights = 2 * 676_550_144 / 2**20
+    assert more[0][1:] == pytest.approx([weights] * 3, rel=1e-3)
+    # The first stage has all results of a step, too: 16 micro-batches of 4 x 1,024 / 4 tokens of 3,584 in 16 bits.
+    assert more[0][0] - more[0][1] == pytest.approx(16 * 1024 * 3584 * 2 / 2**20)
+    # Trained: weights, gradients and a share of the states in eight replicas.
+    assert min(more[1]) > 2 * weights and min(moving.tail) > max(still.tail)
+    assert VISION not in {kind.name for kind in still.kinds}
+    # Four images a micro-batch and one rank a stage: nothing to share out.
+    assert [one.name for one in jobs] == ["as TP splits it"] * 2
+
+
+def test_whole_images_on_the_ranks_of_a_stage_take_less_than_one_rank_s_time_for_all(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    stated = StatedFile.read(FileJob(tmp_path / "config.json", device="h100-80g", images="4x1024"))
+    config_of = stated.running.replace(strategy=stated.running.strategy.replace(tp=4, dp=1, pp=2))
+    problem = stated.problem(stated.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE)))
+    whole, shared = bubble_jobs(config_of, problem, stated.device)
+    assert "on 4 ranks" in shared.name and shared.work.forward == pytest.approx(whole.work.forward / 4)
+    assert shared.work.kept_mib == pytest.approx(whole.work.kept_mib / 4)
+
+
+def test_other_places_beside_a_given_memory_profile_are_refused_before_anything_is_solved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(solving, "_solve_unchecked", None)
     memory = tmp_path / "memory.json"
     memory.write_text(json.dumps(GIVEN), encoding="utf-8")
     out = Outputs(folder=tmp_path, write=False)
-    with pytest.raises(InputError, match="a given memory profile or list of devices covers"):
-        solve_file(asked(published(tmp_path), beside=True, memory_file=memory), SolveOptions(), out)
+    for place in ("beside", "bubbles", "best"):
+        with pytest.raises(InputError, match="a given memory profile or list of devices covers"):
+            solve_file(asked(published(tmp_path), encoder=place, memory_file=memory), SolveOptions(), out)
 
 
 def test_why_memory_counts_the_states_of_a_registered_model_s_encoder_once(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from taylor.workflows.showing.memory_interval import Interval, peak_intervals
 from taylor.workflows.showing.memory_levers import Lever, can_be_judged, narrow_change_of, smallest_change_of
 from taylor.workflows.showing.next_change import NextChange
 from taylor.workflows.showing.verdict_data import Rival, VerdictFacts
+from taylor.workflows.statement.bubbles import BubblePlan
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export, Origin
@@ -36,6 +37,8 @@ from taylor.workflows.statement.problem import plan_in_terms_of
 FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
 """Fit in the result's JSON: within the job's risk."""
 
+PLACE_WORDS = {"beside": "on ranks of its own", "bubbles": "in the pipeline's bubbles"}
+"""Places of an encoder beyond the first stage, in words."""
 SMALLEST_CHANGE = "the smallest change of the job that makes it fit"
 NARROWED = "with states in lower precision it fits as it is"
 
@@ -78,6 +81,8 @@ class PlannedFile:
         Changes that would gain most.
     beside : BesidePlan or None
         Best plan with the encoder on ranks of its own, where it was asked for.
+    bubbles : BubblePlan or None
+        Best plan with the encoder in the pipeline's bubbles, where it was asked for.
     """
 
     config: TrainingConfig
@@ -98,6 +103,7 @@ class PlannedFile:
     following: tuple[NextChange, ...] = ()
     unwritten: tuple[str, ...] = ()
     beside: BesidePlan | None = None
+    bubbles: BubblePlan | None = None
 
     @property
     def name(self) -> str:
@@ -290,13 +296,26 @@ class PlannedFile:
         unit = self.problem.unit_ms
         return None if solution.objective is None or unit is None else solution.objective * unit
 
-    def _beside_dicts(self) -> list[dict[str, Any]]:
-        """The encoder on ranks of its own as one more alternative, where it was planned."""
-        if self.beside is None:
-            return []
-        nested = self._milliseconds(self.solution)
-        note = "" if nested is None else self.beside.sentence(nested)
-        return [self.beside.to_dict(self.problem.unit_ms or 1.0, note)]
+    @property
+    def encoder_places(self) -> dict[str, str]:
+        """Sentence on the encoder in each place beyond the first stage where it was planned, and on the best place."""
+        if self.solution.objective is None:
+            return {}
+        unit = self.problem.unit_ms or 1.0
+        nested = self.solution.objective * unit
+        places = [(name, plan) for name, plan in (("beside", self.beside), ("bubbles", self.bubbles)) if plan]
+        found = {name: plan.sentence(nested) for name, plan in places}
+        if len(places) > 1:
+            steps = {"on the first stage": nested, **{PLACE_WORDS[name]: plan.step_ms for name, plan in places}}
+            best = min(steps, key=lambda name: steps[name])
+            found["best place"] = f"the encoder {best}: {steps[best]:,.0f} ms a step"
+        return found
+
+    def _encoder_dicts(self) -> list[dict[str, Any]]:
+        """The encoder in other places as more alternatives, where it was planned there."""
+        notes, unit = self.encoder_places, self.problem.unit_ms or 1.0
+        both = {"beside": self.beside, "bubbles": self.bubbles}
+        return [plan.to_dict(unit, notes.get(name, "")) for name, plan in both.items() if plan is not None]
 
     def result(self) -> Result:
         """Result that files, pages and tables show."""
@@ -306,7 +325,7 @@ class PlannedFile:
             memory_source=self.memory.source,
             mtp_layers=self.mtp_among_layers,
             dryrun=None if self.dryrun is None else dryrun_dict(self.dryrun),
-            alternatives=[*(one.to_dict() for one in self.alternatives), *self._beside_dicts()],
+            alternatives=[*(one.to_dict() for one in self.alternatives), *self._encoder_dicts()],
             unmodelled=[flag.sentence for flag in self.config.unmodelled],
             peak_interval_mib=self.peak_intervals,
             files=self.files,

@@ -133,6 +133,7 @@ def _write_views(
     changes = (
         what_if_of(planned, asked=outputs.what_if, budget=budget) if outputs.html is not None or outputs.what_if else []
     )
+    others: dict[str, Any] = {}
     page = {
         "others": beside,
         "progress": history,
@@ -140,12 +141,18 @@ def _write_views(
         "parts": memory_parts(planned),
         "tables": page_tables(planned),
     }
+    if (inserted := planned.bubbles) is not None:
+        from taylor.report.planned import inserted_timeline
+
+        job = inserted.job
+        others = {"encoder in bubbles": inserted_timeline(job.problem, inserted.plan, job.work, inserted.insertion, "")}
+        page["others"] = {**(beside or {}), **others}
     dryrun = stage_memories(planned.dryrun)
     written: dict[str, str] = {}
     views: tuple[tuple[str, Path | None, dict[str, Any]], ...] = (
-        ("trace", outputs.trace, {}),
+        ("trace", outputs.trace, {"others": others}),
         ("html", outputs.html, page),
-        ("picture", outputs.picture, {}),
+        ("picture", outputs.picture, {"others": others}),
     )
     for role, path, more in views:
         if path is not None:

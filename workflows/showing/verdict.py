@@ -79,8 +79,7 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
             pairs.append(("lent", _lent_text(problem, solution.plan)))
     if (gain := lending_gain_text(problem, solution)) is not None:
         pairs.append(("lending", gain))
-    if planned.beside is not None and solution.objective is not None:
-        pairs.append(("beside", planned.beside.sentence(solution.objective * (problem.unit_ms or 1.0))))
+    pairs += planned.encoder_places.items()
     if planned.facts.learned is not None:
         pairs += [("learned", sentence) for sentence in planned.facts.learned.sentences]
     return pairs

@@ -26,8 +26,8 @@ from taylor.workflows.showing.fit import Fit, doubt_of_no
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
 from taylor.workflows.showing.verdict import expressible_cost, step_text
-from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.check_variants import best_checked
+from taylor.workflows.solving.encoder_places import with_places, write_places
 from taylor.workflows.solving.evaluate_file import own_solution
 from taylor.workflows.solving.even_split import even_split
 from taylor.workflows.solving.interrupted import keep_plan_so_far, keep_unchecked_plan
@@ -38,7 +38,7 @@ from taylor.workflows.solving.solve_variants import Best, best_of
 from taylor.workflows.solving.variants import Variant, on_host, variants_of
 from taylor.workflows.statement.lending import refuse_writing
 from taylor.workflows.statement.options import FileJob, Outputs
-from taylor.workflows.statement.own_ranks import refuse_beside
+from taylor.workflows.statement.own_ranks import refuse_places
 from taylor.workflows.statement.schedules import require_writable
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.tensor_choices import refuse_writing_tensors
@@ -86,22 +86,18 @@ def solve_file(
 
     with file.open_backend(outputs.work_folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
-        if job.beside:
-            refuse_beside(file, memory.source)
+        refuse_places(file, memory.source)
         file = with_measured(file, memory, outputs.folder)
         if backend is not None and _is_checked(file, memory):
             planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
         else:
             planned = _solve_unchecked(file, memory, how, outputs, watch, budget)
-    if job.beside:
-        planned = replace(planned, beside=best_beside(file, how, budget))
-        if planned.beside is None:
-            log.warning("%s: no split of the ranks has a plan with the encoder on ranks of its own", file.config.path)
+    planned = with_places(file, planned, how, budget)
     if file.job.made_for_model:
         planned = replace(planned, own=None, compared=False)
     _log_restriction(file, planned.problem, planned.solution)
     store_json(planned, {}, outputs)
-    files = _write_model(planned, outputs, budget.later(FINISH_SECONDS))
+    files = _write_model(planned, outputs, budget.later(FINISH_SECONDS)) | write_places(planned, outputs)
     config_path = outputs.write_to or planned.config.path
     if outputs.write:
         files["config"] = str(config_path)
@@ -126,8 +122,7 @@ def _refuse_early(file: StatedFile, outputs: Outputs) -> None:
     job = file.job
     if job.offload_optimizer:
         on_host(file)
-    if job.beside:
-        refuse_beside(file, MemorySource.ESTIMATE)
+    refuse_places(file)
     if not job.has_choices:
         file.refuse_early(outputs.exports)
     if outputs.write and job.lend:

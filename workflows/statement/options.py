@@ -112,8 +112,8 @@ class FileJob:
         Whether every saved tensor of a layer may be kept, made again or moved to the host.
     images : str
         Images a sample and patches an image, ``1.5x1024``, of a job with an encoder; empty: as its reader assumes.
-    beside : bool
-        Whether an encoder on ranks of its own is planned too.
+    encoder : str
+        Place of an encoder, one of `own_ranks.PLACES`; beyond ``nested`` it is planned there too.
     offload_optimizer : bool
         Whether the optimizer may be kept on the host, of all stages or of none.
     vpp : int, `AUTO` or None
@@ -158,7 +158,7 @@ class FileJob:
     lend: str = ""
     tensors: bool = False
     images: str = ""
-    beside: bool = False
+    encoder: str = "nested"
     offload_optimizer: bool = False
     vpp: int | str | None = None
     schedule: str | None = None

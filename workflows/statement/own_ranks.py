@@ -23,7 +23,9 @@ from taylor.workflows.statement.problem import build_problem
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.time_ratios import settle_ratios
 
-FLAG, NESTED, BESIDE = "--encoder", "nested", "beside"
+FLAG, NESTED, BESIDE, BUBBLES, BEST = "--encoder", "nested", "beside", "bubbles", "best"
+PLACES = (NESTED, BESIDE, BUBBLES, BEST)
+"""Places of an encoder: on the first stage, on ranks of its own, in the pipeline's bubbles; all three compared."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +113,22 @@ class BesidePlan:
         )
 
 
-def asked_beside(encoder: str) -> bool:
-    """Return whether an encoder on ranks of its own is asked for.
+def require_place(encoder: str) -> str:
+    """The place of an encoder, one of `PLACES`.
 
     Raises
     ------
     InputError
-        When the word is none of `NESTED` and `BESIDE`.
+        When it is none.
     """
-    if encoder not in (NESTED, BESIDE):
-        raise InputError("is no place of an encoder", field=FLAG, value=encoder, cure=f"use {NESTED} or {BESIDE}")
-    return encoder == BESIDE
+    if encoder not in PLACES:
+        cure = f"use {', '.join(PLACES[:-1])} or {PLACES[-1]}"
+        raise InputError("is no place of an encoder", field=FLAG, value=encoder, cure=cure)
+    return encoder
 
 
-def refuse_beside(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE) -> None:
-    """Refuse to place an encoder on ranks of its own where there is none, or the memory of other ranks is unknown.
+def refuse_places(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE) -> None:
+    """Refuse to place an encoder elsewhere than on the first stage where there is none, or its memory is unknown.
 
     Parameters
     ----------
@@ -137,13 +140,18 @@ def refuse_beside(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE
     InputError
         When the job has no encoder, or what it rests on covers its own strategy alone.
     """
-    path, cure = file.config.path, f"leave out {FLAG} {BESIDE}"
+    path, asked = file.config.path, file.job.encoder
+    if asked == NESTED:
+        return
+    cure = f"leave out {FLAG} {asked}"
+    what = "in the pipeline's bubbles" if asked == BUBBLES else "on ranks of its own"
     if file.config.tower is None:
-        problem = "asks for an encoder on ranks of its own, and none is known of this job"
-        raise InputError(problem, file=path, field=FLAG, value=BESIDE, cure=cure)
+        problem = f"asks for an encoder {what}, and none is known of this job"
+        raise InputError(problem, file=path, field=FLAG, value=asked, cure=cure)
     if source != MemorySource.ESTIMATE or file.stages is not None:
-        problem = "splits the ranks differently, and a given memory profile or list of devices covers the file's split"
-        raise InputError(problem, file=path, field=FLAG, value=BESIDE, cure=cure)
+        does = "puts the encoder on every stage" if asked == BUBBLES else "splits the ranks differently"
+        problem = f"{does}, and a given memory profile or list of devices covers the file's split"
+        raise InputError(problem, file=path, field=FLAG, value=asked, cure=cure)
 
 
 def splits_of(file: StatedFile) -> Iterator[RankSplit]:
@@ -163,13 +171,18 @@ def splits_of(file: StatedFile) -> Iterator[RankSplit]:
 
 def behind(config: TrainingConfig, strategy: Strategy) -> TrainingConfig:
     """The job of the language model alone, with a strategy and no plan."""
+    alone = without_tower(config).replace(
+        strategy=strategy, plan=None, by_module=None, stage_devices=(), open_ranks=None
+    )
+    return alone.replace(schedule=alone.schedule_for(1))
+
+
+def without_tower(config: TrainingConfig) -> TrainingConfig:
+    """The job without its encoder."""
     model, tower = config.model, config.tower
     if tower is not None and tower.counted:
         model = model.replace(extra_parameters=model.extra_parameters - tower.spec.parameters, tower=None)
-    alone = config.replace(
-        model=model, strategy=strategy, plan=None, by_module=None, tower=None, stage_devices=(), open_ranks=None
-    )
-    return alone.replace(schedule=alone.schedule_for(1))
+    return config.replace(model=model, tower=None)
 
 
 def beside_problem(file: StatedFile, tower: TowerRun, split: RankSplit) -> PipelineProblem:
