@@ -190,22 +190,6 @@ OTHER_TOOLS = (
         "volcengine/verl b178a3cd examples/generation/run_deepseek7b_mutli_node.sh, verl/model_merger",
     ),
     OtherFile(
-        "ms-swift's trainer on Hugging Face (swift pt, sft or rlhf)",
-        _ONE_STAGE,
-        "give a script that starts megatron pt, sft or rlhf, which ms-swift has for the same models",
-        (),
-        r"\bswift\s+(?:pt|sft|rlhf)\b|\bswift/cli/(?:pt|sft|rlhf)\.py\b|\bswift\.cli\.(?:pt|sft|rlhf)\b",
-        "modelscope/ms-swift 3602360a swift/cli/main.py:13-26",
-    ),
-    OtherFile(
-        "a YAML of ms-swift's trainer on Hugging Face (swift pt, sft or rlhf)",
-        _ONE_STAGE,
-        "give a script or YAML of megatron pt, sft or rlhf, which ms-swift has for the same models",
-        (("tuner_type", "per_device_train_batch_size"), ("train_type", "per_device_train_batch_size")),
-        "",
-        "modelscope/ms-swift 3602360a examples/yaml/deepspeed/sft.yaml",
-    ),
-    OtherFile(
         "a YAML of ms-swift's sampler",
         _NOT_TRAINING,
         "give a script or YAML of megatron pt, sft or rlhf",

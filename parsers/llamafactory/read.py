@@ -21,7 +21,7 @@ from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.trainer.adapters import low_rank, rank_of
+from taylor.parsers.trainer.adapters import bits_named, low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
@@ -134,7 +134,8 @@ def _adapters(fields: Fields) -> Adapters | None:
     """LoRA, which is trained by default (finetuning_args.py:77, 81, 464; model_args.py:283)."""
     if fields.text("finetuning_type", default=LORA) != LORA:
         return None
-    bits = count(fields, "quantization_bit") if fields.raw("quantization_bit") is not None else None
+    stated = fields.raw("quantization_bit") is not None
+    bits = count(fields, "quantization_bit") if stated else bits_named(str(fields.raw(MODEL)))
     rank = rank_of(fields, "lora_rank", 8)
     return low_rank(
         fields,

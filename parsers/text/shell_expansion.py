@@ -19,6 +19,8 @@ MAX_EXPANDED = 500_000
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BRACED = re.compile(r"([A-Za-z_]\w*|\d{1,3})(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+_COUNTED = re.compile(r"\s*expr((?:\s+(?:\d{1,18}|\$\w+|\$\{\w+\}|[-+/%]|\\\*|'\*'|\"\*\"))+)\s*")
+"""The program expr with whole numbers and variables, whose results are those of ``$(( … ))``."""
 _JOINED = re.compile(
     r"\s*(?:IFS=[\"']?([^\"';\s]?)[^\"';]*[\"']?;\s*)?echo\s+[\"']?\$\{([A-Za-z_]\w*)\[\*\]\}[\"']?\s*"
 )
@@ -201,12 +203,7 @@ class ShellText:
             return [self._as_written(start, end + 1)]
         if text.startswith("$((", start):
             end = self._matching(start + 1, "(", ")")
-            self._assumed = False
-            value = evaluate_arithmetic(text[start + 3 : end - 2], self._number)
-            self._at = end
-            if value is None:
-                return [self._as_written(start, end)]
-            return [[Char(digit, None, (start, end), assumed=self._assumed) for digit in str(value)]]
+            return self._number_of(text[start + 3 : end - 2], start, end)
         if text.startswith("$(", start):
             return self._substitution(start, self._matching(start + 1, "(", ")"))
         if text.startswith("${", start):
@@ -222,6 +219,15 @@ class ShellText:
         self._at += 1
         return [[Char("$", start)]]
 
+    def _number_of(self, expression: str, start: int, end: int) -> list[list[Char]]:
+        """The value of an expression of whole numbers; as it is written where it is not known."""
+        self._assumed = False
+        value = evaluate_arithmetic(expression, self._number)
+        self._at = end
+        if value is None:
+            return [self._as_written(start, end)]
+        return [[Char(digit, None, (start, end), assumed=self._assumed) for digit in str(value)]]
+
     def _arguments(self, sign: str, start: int) -> list[list[Char]]:
         """The script's arguments (``$@``, ``$*``) or their number (``$#``), where they are known."""
         known = self.arguments
@@ -235,6 +241,9 @@ class ShellText:
     def _substitution(self, start: int, end: int) -> list[list[Char]]:
         """The output of ``$(…)`` where no program has to run: the script's folder, or an array's words joined."""
         inside = self.text[start + 2 : end - 1]
+        counted = _COUNTED.fullmatch(inside)
+        if counted is not None:
+            return self._number_of(re.sub(r"[\\'\"]", "", counted[1]), start, end)
         output = folder_of(inside, self.file)
         joined = _JOINED.fullmatch(inside)
         if output is None and joined is not None and joined[2] in self.variables:

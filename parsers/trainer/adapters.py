@@ -16,6 +16,13 @@ _BASE_BYTES = {4: _NF4_BYTES, 8: 1.0}
 """Bytes a frozen weight by its bits; the scales of eight bits, one a row, are not counted (Dettmers et al. 2022,
 arXiv:2208.07339)."""
 _MOST_RANK = 2**16
+_NARROW = re.compile(r"(?i)[-_](?:(awq|gptq(?![-_]int8)|(?:gptq[-_])?int4|(?:bnb[-_])?4bit)|(?:gptq[-_])?int8|8bit)\b")
+
+
+def bits_named(model: str) -> int | None:
+    """Bits of a frozen weight that a checkpoint's name states: ``-AWQ`` and ``-GPTQ-Int4`` are 4; None where none."""
+    found = _NARROW.search(model)
+    return None if found is None else 4 if found[1] else 8
 
 
 def low_rank(

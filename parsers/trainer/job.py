@@ -57,8 +57,6 @@ class TrainerJob:
         Bytes of a weight as GEMMs take it.
     pairs : bool
         A sample is a pair of answers beside a reference model (DPO).
-    reference_free : bool
-        Pairs train without a reference model.
     fused_loss : bool
         Logits and loss are computed in pieces by one kernel (liger, cut cross entropy).
     eager_attention : bool

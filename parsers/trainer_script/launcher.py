@@ -14,11 +14,12 @@ from taylor.parsers.llamafactory.read import CHECKPOINTS as KEEPS_ALL
 from taylor.parsers.text.flag_edit import Setting, edit_flags
 from taylor.parsers.text.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
-from taylor.parsers.trainer.job import config_of
+from taylor.parsers.trainer.job import TrainerJob, config_of
 from taylor.parsers.trainer.launcher import USUAL_DEVICE
 from taylor.parsers.trainer_script.read import ACCUMULATION, CHECKPOINTS, FORM, MBS, NAME, script_job
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.register.model import ModelSpec
 
 _NEAR = ("per-device-train-batch-size", "learning-rate", "output-dir")
 
@@ -27,6 +28,7 @@ class TrainerScript(OneStage):
     """Scripts with the Trainer's options."""
 
     recomputing = "gradient checkpointing"
+    form = FORM
     degree_words = {"mbs": f"--{MBS}", "gbs": f"--{ACCUMULATION}", "seq": "--block_size"}
     name = NAME
     title = "script of Hugging Face's Trainer"
@@ -43,7 +45,17 @@ class TrainerScript(OneStage):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        return config_of(script_job(ShellScript.read(path), register_path))
+        return config_of(self.job(ShellScript.read(path), register_path))
+
+    def job(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
+        """The job that a script starts.
+
+        Raises
+        ------
+        InputError
+            As `Launcher.read` does.
+        """
+        return script_job(script, register_path, model)
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
@@ -65,14 +77,13 @@ class TrainerScript(OneStage):
         plan = config.even_plan(strategy) if plan is None else plan
         edited = self._edited(script, config, plan, strategy.mbs, strategy.micro_batches)
         further: dict[str, Setting] = {name.replace("_", "-"): str(value) for name, value in extra.items()}
-        return edit_flags(edited, further, FORM, near=_NEAR).text if further else edited.text
+        return edit_flags(edited, further, self.form, near=_NEAR).text if further else edited.text
 
-    @staticmethod
     def _edited(
-        script: ShellScript, config: TrainingConfig, plan: PipelinePlan, mbs: int | None, accumulation: int | None
+        self, script: ShellScript, config: TrainingConfig, plan: PipelinePlan, mbs: int | None, accumulation: int | None
     ) -> ShellScript:
-        job = script_job(script, model=config.model)
-        flags = flags_of(script, FORM)
+        job = self.job(script, model=config.model)
+        flags = flags_of(script, self.form)
         wanted: dict[str, Setting] = {}
         if plan.uses(FULL) != job.recomputes:
             kept = flags.has("finetuning-type", "stage")
@@ -82,4 +93,4 @@ class TrainerScript(OneStage):
             wanted[MBS.replace("_", "-")] = str(mbs)
         if accumulation is not None and accumulation != job.accumulation:
             wanted[ACCUMULATION.replace("_", "-")] = str(accumulation)
-        return edit_flags(script, wanted, FORM, near=_NEAR) if wanted else script
+        return edit_flags(script, wanted, self.form, near=_NEAR) if wanted else script

@@ -70,7 +70,7 @@ def script_job(script: ShellScript, register_path: Path | None = None, model: Mo
         When it starts none of the Trainer's, trains adapters, or a value is wrong.
     """
     flags = flags_of(script, FORM)
-    fields = Fields(_settings(flags), script.file)
+    fields = Fields(settings_of(flags), script.file)
     if fields.has("finetuning_type", "stage"):
         job = llamafactory.job_in(fields, script.text, register_path, model)
     else:
@@ -84,8 +84,13 @@ def script_job(script: ShellScript, register_path: Path | None = None, model: Mo
     )
 
 
-def _settings(flags: Flags) -> dict[str, Any]:
+def settings_of(flags: Flags, first: int | None = None) -> dict[str, Any]:
     """Options by name, with ``_`` for ``-``; a bare one is true.
+
+    Parameters
+    ----------
+    first : int, optional
+        Number of the first one; by default the one behind the program.
 
     Raises
     ------
@@ -93,7 +98,7 @@ def _settings(flags: Flags) -> dict[str, Any]:
         When a value is known only as the job starts.
     """
     found: dict[str, Any] = {}
-    for flag in flags.flags[flags.starting :]:
+    for flag in flags.flags[flags.starting if first is None else first :]:
         name = flag.name.replace("-", "_")
         if name == "deepspeed" or not flag.values:
             found[name] = flags.text(flag.name) if flag.values else True

@@ -60,6 +60,8 @@ NEEDS_DEVICES = (
     "primus-torchtitan",
     "slime",
     "swift",
+    "swift-trainer",
+    "swift-trainer-yaml",
     "torchtitan-script",
     "trainer",
     "verl",

@@ -11,7 +11,6 @@ from taylor.parsers.read import read_config
 FILES = {
     "extends an experiment": "extends: [sft.yaml]\nlora: {dim: 8}\nglobal_batch_size: 256\n",
     "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
-    "YAML of ms-swift": "model: a/b\ntuner_type: full\nper_device_train_batch_size: 1\n",
     "ms-swift's sampler": "system: You are a math model\nsampler_type: sample\nnum_return_sequences: 4\n",
     "NeMo RL evaluation": "eval: {metric: pass@k}\ngeneration: {temperature: 0.0}\n",
     "quantization recipe": "quantize: {quant_cfg: []}\nmetadata: {recipe_type: ptq}\n",
@@ -27,11 +26,6 @@ COMMANDS = {
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
     "program of verl": "python3 -m verl.trainer.main_generation model.path=a rollout.n=4",
-    "swift pt, sft or rlhf": "CUDA_VISIBLE_DEVICES=0 swift sft --model a --tuner_type lora",
-    "sft or rlhf": (
-        "accelerate launch --config_file fsdp.json swift/cli/sft.py --model Qwen/Qwen3-8B --tuner_type lora "
-        "--per_device_train_batch_size 1 --max_length 128"
-    ),
     "conversion of Megatron-Bridge": "./scripts/conversion/convert.sh import --hf-model a --megatron-path b",
     "export of ms-swift": "swift export --model a --to_mcore true",
     "serves, predicts": "swift infer --adapters a --stream true",
