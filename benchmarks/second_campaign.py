@@ -108,9 +108,9 @@ def judged(seed: int, top: Path, plans: bool = True) -> dict[str, Any]:
     found |= {"ring": cluster.design.ring, "dense": cluster.design.dense, "slow_node": cluster.slow_node}
     try:
         runs = network.small_runs()
-        laws = TunedLaws(runs, network.launcher, network.sizes, network.options(False))
+        laws = TunedLaws(runs, network.launcher, network.sizes, network.options(True))
         found |= shapes_and_memory(cast(Any, cluster), laws, seed)
-        found |= judged_plans(network, runs) if plans else {}
+        found |= judged_plans(network, laws) if plans else {}
     except TaylorError as error:
         found["failed"] = str(error)
     found["starts"] = network.starts

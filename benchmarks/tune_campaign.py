@@ -46,7 +46,7 @@ from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import Machines, RunSetting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.tuning.tune import launcher_for
-from taylor.workflows.tuning.tune_search import SearchOptions, ShownRun, TunedLaws, search_plans
+from taylor.workflows.tuning.tune_search import SearchOptions, ShownRun, TunedLaws, plans_of
 
 CARDS = Machines(2, 8)
 SHAPE_RUNS, MEMORY_STAGES = 12, 100
@@ -217,12 +217,12 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
     cluster = network.cluster
     runs = [ShownRun(one.name, one.setting, network.start(one)) for one in
             plan_small_runs(network.sizes, CARDS, SEARCHABLE).runs]  # fmt: skip
-    laws = TunedLaws(runs, network.launcher, network.sizes, network.options(False))
+    laws = TunedLaws(runs, network.launcher, network.sizes, network.options(True))
     found: dict[str, Any] = {"seed": seed, "variant": variant, "experts": cluster.job.experts}
     closed = ClosedForms(cluster, folder) if variant in CHANGED else None
     found |= shapes_and_memory(cluster, laws, seed, closed)
     if variant not in CHANGED:
-        found |= judged_plans(network, runs)
+        found |= judged_plans(network, laws)
     else:
         assert closed is not None
         found |= _layers(network, laws.steps, closed, seed)
@@ -232,10 +232,10 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
     return found
 
 
-def judged_plans(network: Network, runs: Sequence[ShownRun]) -> dict[str, Any]:
+def judged_plans(network: Network, laws: TunedLaws) -> dict[str, Any]:
     """The best plans from small runs beside the best under the true laws."""
     cluster = network.cluster
-    done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
+    done = plans_of(laws, CARDS)
     true = search(network.job(), cast(StepLaws, TrueSteps(cluster)))
     times = {one.run: true_ms(cluster, one) for one in true.best}
     best = min(times, key=times.__getitem__)

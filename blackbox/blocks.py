@@ -179,13 +179,17 @@ class LawfulOperator:
 
     def at(self, setting: RunSetting) -> Operator | None:
         """The operator in a run where it stands; None where a dimension has no law, or several that disagree."""
-        inputs = [tuple(fit.at(setting) for fit in shape) for shape in self.inputs]
-        outputs = [tuple(fit.at(setting) for fit in shape) for shape in self.outputs]
-        known_in = tuple(tuple(size for size in shape if size is not None) for shape in inputs)
-        known_out = tuple(tuple(size for size in shape if size is not None) for shape in outputs)
-        if [*map(len, known_in), *map(len, known_out)] != [*map(len, inputs), *map(len, outputs)]:
-            return None
-        return Operator(self.like.type, self.like.core, self.like.dtypes, known_in, known_out)
+        shapes = list[tuple[int, ...]]()
+        for fits in (*self.inputs, *self.outputs):
+            sizes = list[int]()
+            for fit in fits:
+                size = fit.at(setting)
+                if size is None:
+                    return None
+                sizes.append(size)
+            shapes.append(tuple(sizes))
+        count = len(self.inputs)
+        return Operator(self.like.type, self.like.core, self.like.dtypes, tuple(shapes[:count]), tuple(shapes[count:]))
 
 
 def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:

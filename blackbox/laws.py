@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,9 +63,19 @@ class Law:
     unit: int = 1
     rows: Fraction = Fraction(0)
 
+    @cached_property
+    def _powers(self) -> tuple[tuple[str, int], ...]:
+        """The factors that count."""
+        return tuple((name, power) for name, power in zip(FACTORS, self.exponents, strict=True) if power)
+
     def at(self, setting: RunSetting) -> int:
         """The size in a run."""
-        top, bottom = _product(self.exponents, setting)
+        top = bottom = 1
+        for name, power in self._powers:
+            if power > 0:
+                top *= getattr(setting, name) ** power
+            else:
+                bottom *= getattr(setting, name) ** -power
         if self.rows:
             shard = -(-self.coefficient // setting.tp)
             return math.ceil(self.rows * shard * setting.tp * Fraction(top, bottom))
@@ -113,6 +124,8 @@ class SizeFit:
 
     def at(self, setting: RunSetting) -> int | None:
         """The size in a run; None where the laws do not agree on it, or there is none."""
+        if len(self.laws) == 1:
+            return self.laws[0].at(setting)
         sizes = {law.at(setting) for law in self.laws}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -173,7 +186,7 @@ class Fitter:
             if rounded:
                 return SizeFit(tuple(rounded))
             unit *= 2
-        padded = self._padded(sizes)
+        padded = self._padded(sizes, ratios)
         if padded is not None:
             return SizeFit((padded,))
         nearest = int(np.argmin(spread))
@@ -182,14 +195,20 @@ class Fitter:
         middle = Fraction(float(np.median(ratios[nearest]))).limit_denominator(1 << 20)
         return SizeFit((Law(middle, self._powers[nearest]),), float(spread[nearest]))
 
-    def _padded(self, sizes: tuple[int, ...]) -> Law | None:
-        """The simplest law whose shard of TP is rounded up before the other factors; None where none meets all runs."""
+    def _padded(self, sizes: tuple[int, ...], ratios: NDArray[np.float64]) -> Law | None:
+        """The simplest law whose shard of TP is rounded up before the other factors; None where none meets all runs.
+
+        `ratios` are the sizes over each product of powers, float [laws, runs].
+        """
         tps = [one.tp for one in self.settings]
         if len(set(tps)) < 3:
             return None
-        for powers in self._powers:
-            if powers[0] != -1:
-                continue
+        # Runs of one TP have one shard.
+        same = np.array([powers[0] == -1 for powers in self._powers])
+        for tp in set(tps):
+            those = ratios[:, [each == tp for each in tps]]
+            same &= those.max(axis=1) <= those.min(axis=1) * (1 + _CLOSE)
+        for powers in (self._powers[at] for at in np.flatnonzero(same)):
             shards = [Fraction(size) / (tp * Fraction(*_product(powers, one)))
                       for size, tp, one in zip(sizes, tps, self.settings, strict=True)]  # fmt: skip
             by_tp = dict(zip(tps, shards, strict=True))

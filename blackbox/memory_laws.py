@@ -259,12 +259,12 @@ class _Block:
     kept_input: str
 
     @cached_property
-    def indifferent(self) -> tuple[str, ...]:
-        """Of DP and stages those on which no tensor depends."""
+    def asked(self) -> tuple[str, ...]:
+        """Of DP and stages those on which any tensor depends."""
         conditions = [one.condition for one in (*self.parameters, *self.tensors.values()) if one.condition]
         conditions += [end.condition for life in self.lives for end in life.ends]
         asked = {name for each in conditions for name, _ in each.above}
-        return tuple(name for name in ("dp", "pp") if name not in asked)
+        return tuple(name for name in ("dp", "pp") if name in asked)
 
     def largest(self) -> _Block:
         """The block without its tensors' likely laws; itself where none has one."""
@@ -363,7 +363,7 @@ class MemoryLaws:
     runs: tuple[RunMemory, ...]
     risk: float = RISK
     modules: Mapping[str, Mapping[str, Module]] = field(default_factory=dict)
-    _known: dict[tuple[str, RunSetting], tuple[_Life, tuple[float, float]]] = field(
+    _known: dict[tuple[str | int, ...], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -457,10 +457,12 @@ class MemoryLaws:
     def _block(self, run: RunSetting, name: str) -> tuple[_Life, tuple[float, float]]:
         """A block's bytes and elements, kept for all runs in which they are the same."""
         block = self.blocks[name]
-        key = (name, run.replace(layers=1, vpp=1, **dict.fromkeys(block.indifferent, 1)))
-        if key not in self._known:
-            self._known[key] = (block.life(run), block.elements(run))
-        return self._known[key]
+        asked = (run.tp, run.cp, run.ep, run.mbs, run.seq, run.experts, run.dense)
+        key = (name, *asked, *(getattr(run, each) for each in block.asked))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = (block.life(run), block.elements(run))
+        return known
 
     def step_bytes(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> float:
         """Bytes that the optimizer's step takes on top of the states of these blocks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,11 @@ class _Model:
     def of(cls, problem: PipelineProblem, choice: str) -> _Model:
         front, usual = (_Layer.of(problem.kinds[at], problem, choice) for at in (0, -1))
         return cls(usual, front, problem.kinds[0].count if len(problem.kinds) > 1 else 0)
+
+    @property
+    def saves(self) -> bool:
+        """No layer keeps more where it runs again."""
+        return all(one.thrifty <= one.kept for one in (self.usual, self.front))
 
     def lightest(self) -> _Model:
         """The same, each layer as light as the lighter kind."""
@@ -137,42 +143,28 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
 def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choice: str) -> QuickStep:
     """As `quick_step`, with layers under a choice but for those that run again whole."""
     stages, chunks = problem.stages, problem.interleaves
-    first = chunks * problem.min_layers
-    counts = np.arange(first, problem.layers + 1)[:, None]
-    if len(counts) == 0:
+    if problem.layers < chunks * problem.min_layers:
         return QuickStep(math.inf)
-    shapes = _shapes(counts, problem)
-    sides = [(_Stages(model, sizes, first=True), _Stages(model, sizes, first=False)) for sizes in shapes]
-    alive = alive_chunks(stages, chunks, problem.micro_batches)
-    free_mib = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
-    most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
-    ends = np.zeros(stages)
-    ends[0] += problem.embedding_forward * (1 + problem.backward_ratio)
-    ends[-1] += problem.head_forward * (1 + problem.backward_ratio)
-    enough = counts <= np.array(most)
-    least = float(ends.sum()) + model.total(problem.layers)
+    space = _Space(problem, model)
+    if model.saves:  # What fits under a number fits under all greater ones.
+        if not space.suffices(numbers[-1]):
+            return QuickStep(math.inf)
+        if problem.uniform_recompute:
+            numbers = numbers[bisect.bisect_left(numbers[:-1], True, key=space.suffices) :]
+    least = float(space.ends.sum()) + model.total(problem.layers)
     shortest = min(model.usual.forward, model.front.forward)
-    further = problem.layers - stages * first
-    free = _Tried(enough.shape)
+    free = _Tried(space.enough.shape)
     best, found = math.inf, None
     for number in numbers:
         if problem.micro_batches * (least + shortest * min(number * chunks, problem.layers)) / stages >= best:
             break
         # Where every stage has a number of its own, it takes the least that does.
-        tried = _Tried(enough.shape) if problem.uniform_recompute else free
-        for at, (front, others) in enumerate(sides):
-            work, kept = others.under(number)
-            held = [(kept @ each.T).max(axis=1) for each in alive]
-            work, states = np.repeat(work[:, None], stages, axis=1), np.repeat(others.states[:, None], stages, axis=1)
-            if model.count:
-                work[:, 0], kept = front.under(number)
-                held[0], states[:, 0] = (kept @ alive[0].T).max(axis=1), front.states
-            fits = enough & (states + np.stack(held, axis=1) <= free_mib)
-            tried.take(np.where(fits, work + ends, math.inf), at, number)
-        step, taken = _even_step(tried.work, further, problem)
+        tried = _Tried(space.enough.shape) if problem.uniform_recompute else free
+        space.take(tried, number)
+        step, taken = _even_step(tried.work, space.further, problem)
         if step < best:
             every = np.arange(stages)
-            chosen = np.array([shapes[tried.shape[n, s]][n] for s, n in enumerate(taken)])
+            chosen = np.array([space.shapes[tried.shape[n, s]][n] for s, n in enumerate(taken)])
             best, found = step, (chosen, tried.number[taken, every])
     if found is None:
         return QuickStep(math.inf)
@@ -192,6 +184,56 @@ class _Tried:
         less = work < self.work
         self.work = np.where(less, work, self.work)
         self.shape, self.number = np.where(less, shape, self.shape), np.where(less, number, self.number)
+
+
+class _Space:
+    """Divisions of a problem's layers: every number of layers of a stage in every shape.
+
+    Attributes
+    ----------
+    shapes : list of int [numbers of layers, chunks]
+    enough : bool [numbers of layers, stages]
+        Numbers of layers that a stage may hold by the optimizer's step.
+    ends : float [stages]
+        Both passes of the embedding and the head.
+    further : int
+        Layers beyond the least number of each stage.
+    """
+
+    def __init__(self, problem: PipelineProblem, model: _Model) -> None:
+        self.problem, self.model = problem, model
+        stages, chunks = problem.stages, problem.interleaves
+        first = chunks * problem.min_layers
+        counts = np.arange(first, problem.layers + 1)[:, None]
+        self.shapes = _shapes(counts, problem)
+        self._sides = [(_Stages(model, one, first=True), _Stages(model, one, first=False)) for one in self.shapes]
+        self._alive = alive_chunks(stages, chunks, problem.micro_batches)
+        self._free_mib = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
+        most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
+        self.enough = counts <= np.array(most)
+        self.ends = np.zeros(stages)
+        self.ends[0] += problem.embedding_forward * (1 + problem.backward_ratio)
+        self.ends[-1] += problem.head_forward * (1 + problem.backward_ratio)
+        self.further = problem.layers - stages * first
+
+    def take(self, tried: _Tried, number: int) -> None:
+        """Take the shapes that fit where the first `number` layers of each chunk run again."""
+        stages = self.problem.stages
+        for at, (front, others) in enumerate(self._sides):
+            work, kept = others.under(number)
+            held = [(kept @ each.T).max(axis=1) for each in self._alive]
+            work, states = np.repeat(work[:, None], stages, axis=1), np.repeat(others.states[:, None], stages, axis=1)
+            if self.model.count:
+                work[:, 0], kept = front.under(number)
+                held[0], states[:, 0] = (kept @ self._alive[0].T).max(axis=1), front.states
+            fits = self.enough & (states + np.stack(held, axis=1) <= self._free_mib)
+            tried.take(np.where(fits, work + self.ends, math.inf), at, number)
+
+    def suffices(self, number: int) -> bool:
+        """Return whether there is a division where the first `number` layers of each chunk run again."""
+        tried = _Tried(self.enough.shape)
+        self.take(tried, number)
+        return math.isfinite(_even_step(tried.work, self.further, self.problem)[0])
 
 
 def _shapes(counts: NDArray[np.int64], problem: PipelineProblem) -> list[NDArray[np.int64]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class RunSetting:
 
     def replace(self, **changes: Any) -> RunSetting:
         """A copy with some of it changed."""
-        return replace(self, **changes)
+        return RunSetting(**{**vars(self), **changes})
 
     @property
     def ranks(self) -> int:

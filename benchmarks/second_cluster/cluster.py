@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from benchmarks.second_cluster.machine import Clock, Machine, group_ranks, hidden_machine
+from benchmarks.second_cluster.machine import Clock, Machine, Task, group_ranks, hidden_machine, tasks_of
 from benchmarks.second_cluster.network import Design, hidden_design
 from benchmarks.second_cluster.program import (
     Alloc,
@@ -253,23 +253,28 @@ def _record(
 
 @lru_cache(maxsize=100_000)
 def _pass_ns(cluster: SecondCluster, block: str, run: RunSetting, backward: bool, modules: str = "") -> float:
-    events = _record(cluster, block, run, backward, modules)
-    once = Clock(cluster.machine, run).play(events)
-    return Clock(cluster.machine, run).play([*events, *events]) - once
+    tasks = _tasks(cluster, block, run, backward, modules)
+    once = Clock(cluster.machine, run).play(tasks)
+    return Clock(cluster.machine, run).play([*tasks, *tasks]) - once
+
+
+@lru_cache(maxsize=20_000)
+def _tasks(cluster: SecondCluster, block: str, run: RunSetting, backward: bool, modules: str = "") -> tuple[Task, ...]:
+    return tasks_of(cluster.machine, run, _record(cluster, block, run, backward, modules))
 
 
 @lru_cache(maxsize=10_000)
 def _stage_ns(cluster: SecondCluster, run: RunSetting, stage: Stage) -> tuple[float, float]:
-    forward = [event for name, _ in stage for event in _record(cluster, name, run, False)]
+    forward = [task for name, _ in stage for task in _tasks(cluster, name, run, False)]
     backward = [
-        event
+        task
         for name, again in reversed(stage)
         for passes in ((False, True) if again is True else (True,))
-        for event in _record(cluster, name, run, passes, again if isinstance(again, str) else "")
+        for task in _tasks(cluster, name, run, passes, again if isinstance(again, str) else "")
     ]
     # One clock through the whole stage: the host runs ahead of the card from block to block, and from pass to pass.
     clock = Clock(cluster.machine, run)
-    ends = [clock.play(events) for events in (forward, backward, forward, backward)]
+    ends = [clock.play(tasks) for tasks in (forward, backward, forward, backward)]
     return ends[2] - ends[1], ends[3] - ends[2]
 
 

@@ -15,6 +15,9 @@ from benchmarks.second_cluster.program import WIDTH, Event, Exchange, Kernel, Wa
 from taylor.parsers.small_run import RunSetting
 
 NODE = 8
+CARD, BESIDE, WAIT = range(3)
+Task = tuple[int, float, float]
+"""What runs: on the card or beside it, or a wait for what runs beside; the host's time for it, and its own, ns."""
 CORES = 24
 
 
@@ -177,17 +180,35 @@ class Clock:
         """Wait for what runs beside."""
         self.now = max(self.now, self.beside)
 
-    def play(self, events: Sequence[Event]) -> float:
-        """Time of a record without noise."""
-        for one in events:
-            if isinstance(one, Kernel):
-                self.kernel(one)
-            elif isinstance(one, Exchange):
-                self.exchange(one)
-            elif isinstance(one, Wait):
-                self.wait()
-        self.wait()
+    def play(self, tasks: Sequence[Task]) -> float:
+        """Time of a record without noise, as `kernel`, `exchange` and `wait` would play it."""
+        now, host, beside, pause = self.now, self.host, self.beside, self.machine.pause
+        for lane, launch, took in tasks:
+            if lane == WAIT:
+                now = max(now, beside)
+                continue
+            host += launch
+            start = max(now + pause, host)
+            if lane == BESIDE:
+                beside = max(start, beside + pause) + took
+            else:
+                now = start + took
+        self.now, self.host, self.beside = max(now, beside), host, beside
         return self.now
+
+
+def tasks_of(machine: Machine, run: RunSetting, events: Sequence[Event]) -> tuple[Task, ...]:
+    """A record's tasks without noise; what is received comes while the same is sent."""
+    found = list[Task]()
+    for one in events:
+        if isinstance(one, Kernel):
+            found.append((CARD, machine.host_ns(one.kind), machine.kernel_ns(one)))
+        elif isinstance(one, Wait):
+            found.append((WAIT, 0.0, 0.0))
+        elif isinstance(one, Exchange) and one.kind != "receive":
+            took = machine.exchange_ns(one.kind, one.group, one.buffer, run)
+            found.append((BESIDE if one.beside else CARD, machine.host_ns("hccl"), took))
+    return tuple(found)
 
 
 def hidden_machine(seed: int) -> Machine:

@@ -10,7 +10,9 @@ from statistics import median
 import pytest
 
 from benchmarks.second_campaign import SecondNetwork
-from benchmarks.second_cluster.cluster import second_cluster
+from benchmarks.second_cluster.cluster import Passes, second_cluster
+from benchmarks.second_cluster.machine import Clock, tasks_of
+from benchmarks.second_cluster.program import Exchange, Kernel, Wait
 from benchmarks.tune_campaign import MEMORY_WITHIN, shapes_and_memory
 from taylor.blackbox.blocks import RunOperators, lawful_operators
 from taylor.blackbox.host_pace import HostPace
@@ -52,6 +54,24 @@ def test_a_loop_over_the_ranks_of_cp_is_counted():
     shown = [one.at(large) for one in found if not one.repeats for _ in range(one.count.at(large))]
     assert sorted(shown) == sorted(ring(large).operators)
     assert {str(one.count) for one in found if one.like.type == "Update" and not one.repeats} == {"cp - 1"}
+
+
+def test_the_second_cluster_plays_a_record_as_its_events_one_by_one():
+    cluster = second_cluster(3)
+    run = RunSetting(tp=2, cp=2, ep=2, seq=8192, experts=cluster.design.experts, dp=4)
+    passes = Passes(cluster.design, run, (("layer", True), ("head", False)), (False, True))
+    passes.forward()
+    passes.backward()
+    whole, single = Clock(cluster.machine, run), Clock(cluster.machine, run)
+    for one in passes.rank.events:
+        if isinstance(one, Kernel):
+            single.kernel(one)
+        elif isinstance(one, Exchange):
+            single.exchange(one)
+        elif isinstance(one, Wait):
+            single.wait()
+    single.wait()
+    assert whole.play(tasks_of(cluster.machine, run, passes.rank.events)) == single.now > 0
 
 
 def test_turns_that_one_cp_alone_shows_are_open_and_name_the_run_that_decides():

@@ -274,7 +274,18 @@ def search_plans(
     InputError
         When the runs do not suffice, or no plan fits.
     """
-    laws = TunedLaws(runs, launcher, sizes, options)
+    return plans_of(TunedLaws(runs, launcher, sizes, options), machines)
+
+
+def plans_of(laws: TunedLaws, machines: Machines) -> Searched:
+    """The same by laws that are known.
+
+    Raises
+    ------
+    InputError
+        When no plan fits.
+    """
+    launcher, sizes, options = laws.launcher, laws.sizes, laws.options
     uniform = launcher.uniform_recompute(sizes.own.layers, (FULL,))
     job = Job(sizes, options.ranks, options.batch, options.limit, options.searched, uniform)
     log.info("searching degrees of %d ranks", options.ranks)
@@ -282,7 +293,7 @@ def search_plans(
     verified: dict[RunSetting, Verified] = {}
     best = found.best
     if options.verify is not None:
-        pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - sum(run.again is None for run in runs))
+        pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - len(laws.runs))
         for number, ranked in enumerate((*found.best, *found.near), 1):
             one = None
             if len(verified) < left:
