@@ -58,6 +58,7 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
     Late("gptneox.launcher:GptNeoxScript", "gpt-neox-script", (".sh",), r"deepy\.py"),
     Late("swift.trainer_launcher:SwiftTrainer", "swift-trainer", (".sh",), r"swift"),
     Late("swift.trainer_launcher:SwiftTrainerYaml", "swift-trainer-yaml", YAML, r"^(tuner_type|train_type)\s*:"),
+    Late("trainer_script.trl:TrlScript", "trl", (".sh",), r"\btrl\b|examples/scripts/"),
     Late("trainer_script.launcher:TrainerScript", "trainer", (".sh",), r"per[-_]device[-_]train[-_]batch"),
     Late("nanotron.launcher:Nanotron", "nanotron", YAML, r"(batch_accumulation_per_replica|tp_mode|pp_engine)[ \t]*:"),
     Late("olmo.launcher:OlmoScript", "olmo", (".sh",), "src/scripts/"),

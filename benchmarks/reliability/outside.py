@@ -18,6 +18,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/Lightning-AI/litgpt output/outside/litgpt
     git clone https://github.com/NVIDIA-NeMo/Megatron-Bridge output/outside/Megatron-Bridge
     git clone https://github.com/huggingface/peft output/outside/peft
+    git clone https://github.com/huggingface/trl output/outside/trl
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ class Accelerate:
     Source: huggingface/accelerate 16cb6eb8 src/accelerate/commands/config/config_args.py, ``ClusterConfig``.
     """
 
-    def __init__(self, source: YamlSource) -> None:
-        self.fields = Fields(source.data, source.file)
+    def __init__(self, fields: Fields) -> None:
+        self.fields = fields
 
     @classmethod
     def named_in(cls, text: str, home: Path) -> Accelerate | None:
@@ -105,7 +105,7 @@ class Accelerate:
             if file is not None:
                 source = YamlSource.read(file)
                 if "distributed_type" in source.data:
-                    return cls(source)
+                    return cls(Fields(source.data, source.file))
         return None
 
     @property

@@ -35,6 +35,7 @@ class TrainerScript(OneStage):
     suffixes = (".sh",)
     telltale = re.compile(
         r"\A(?![\s\S]*_parallel_degree)(?![\s\S]*\bswift(?:\s+|/cli/|\.cli\.)(?:pt|sft|rlhf)\b)"
+        r"(?![\s\S]*^[^#\n]*(?:\btrl\s+|\btrl\.scripts\.|\b(?:trl|examples)/scripts/)(?:sft|dpo|grpo|kto|reward|rloo)\b)"
         r"[\s\S]*^[^#\n]*--per[-_]device[-_]train[-_]batch[-_]size\b",
         re.MULTILINE,
     )

@@ -27,6 +27,7 @@ from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.json_source import read_json
 from taylor.parsers.text.script_flags import FlagForm, flags_of
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
@@ -42,6 +43,7 @@ from taylor.parsers.trainer.settings import (
 )
 from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS, keys_with
+from taylor.register.adapters import QUERY, VALUE, Adapters
 from taylor.register.model import ModelSpec
 
 NAME = "trainer"
@@ -57,7 +59,9 @@ FORM = FlagForm(
 )
 _MODELS = ("model_name_or_path", "model_id", "model_name", "config_name", "model")
 _LENGTHS = ("block_size", "model_max_length", "max_seq_length", "max_length", "cutoff_len", "max_seq_len")
-_ADAPTERS = ("use_peft", "use_lora", "lora_enable", "lora_r", "lora_rank", "use_qlora", "load_in_4bit", "load_in_8bit")
+_ADAPTERS = ("use_lora", "lora_enable", "lora_r", "lora_rank", "use_qlora", "load_in_4bit", "load_in_8bit")
+_LISTS = ("lora_target_modules", "lora_modules_to_save", "target_modules", "modules_to_save")
+"""Options that take several words."""
 _OFF = ("false", "0", "none", "no", "")
 
 
@@ -67,15 +71,15 @@ def script_job(script: ShellScript, register_path: Path | None = None, model: Mo
     Raises
     ------
     InputError
-        When it starts none of the Trainer's, trains adapters, or a value is wrong.
+        When it starts none of the Trainer's, trains adapters of its own, or a value is wrong.
     """
     flags = flags_of(script, FORM)
     fields = Fields(settings_of(flags), script.file)
     if fields.has("finetuning_type", "stage"):
         job = llamafactory.job_in(fields, script.text, register_path, model)
     else:
-        job = _plain_job(fields, script.text, register_path, model)
-    world = _world(script, flags)
+        job = plain_job(fields, Accelerate.named_in(script.text, script.file), register_path, model)
+    world = world_of(script, flags)
     return replace(
         job,
         launcher=NAME,
@@ -102,6 +106,8 @@ def settings_of(flags: Flags, first: int | None = None) -> dict[str, Any]:
         name = flag.name.replace("-", "_")
         if name == "deepspeed" or not flag.values:
             found[name] = flags.text(flag.name) if flag.values else True
+        elif name in _LISTS:
+            found[name] = [word.text for word in flag.values]
         elif any(word.unknown for word in flag.values[:1]) and name not in (*_MODELS, *_LENGTHS, MBS, ACCUMULATION):
             continue
         else:
@@ -109,10 +115,29 @@ def settings_of(flags: Flags, first: int | None = None) -> dict[str, Any]:
     return found
 
 
-def _plain_job(fields: Fields, text: str, register_path: Path | None, model: ModelSpec | None) -> TrainerJob:
-    for name in _ADAPTERS:
+def plain_job(
+    fields: Fields,
+    accelerate: Accelerate | None,
+    register_path: Path | None = None,
+    model: ModelSpec | None = None,
+    launcher: str = NAME,
+) -> TrainerJob:
+    """The job that options of Hugging Face's Trainer state, with those of trl's ``ModelConfig`` for adapters.
+
+    Parameters
+    ----------
+    accelerate : Accelerate or None
+        The configuration with which accelerate starts it.
+
+    Raises
+    ------
+    InputError
+        When it trains adapters of another program's options, or a value is wrong.
+    """
+    adapted = switch(fields, "use_peft")
+    for name in () if adapted else _ADAPTERS:
         if fields.has(name) and str(fields.raw(name)).lower() not in _OFF:
-            why = "trains adapters, whose memory and step are not modelled and are not those of a full training"
+            why = "trains adapters by options of the program's own, whose meaning is not known"
             raise refuse(fields, name, why, f"leave --{name} out to plan the training of all weights")
     named = next((name for name in _MODELS if fields.has(name)), None)
     if named is None:
@@ -121,15 +146,15 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
     if model is None:
         model, remarks = named_model(str(fields.raw(named)), fields.file, f"--{named}", register_path)
         notes += remarks
-    accelerate = Accelerate.named_in(text, fields.file)
     zero = DeepSpeedConfig.of(fields)
     sharding = _sharding(fields, model, accelerate, zero, notes)
     zero = started_deepspeed(zero, fields, accelerate)
     half = switch(fields, "bf16") or switch(fields, "fp16")
     loaded = str(fields.raw("torch_dtype") or fields.raw("dtype") or "float32")
+    wide = loaded not in ("bfloat16", "float16", "auto")
     return TrainerJob(
         file=fields.file,
-        launcher=NAME,
+        launcher=launcher,
         model=model,
         sharding=sharding,
         mbs=count(fields, MBS, 8),
@@ -140,8 +165,9 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
         optimizer=optimizer_of(fields, "optim", "adamw_torch"),
         world=None if accelerate is None else accelerate.world,
         context=Context() if accelerate is None else accelerate.context,
-        loaded_bytes=2 if loaded in ("bfloat16", "float16") else 4,
-        compute_bytes=2 if half or loaded in ("bfloat16", "float16") else 4,
+        loaded_bytes=4 if wide else 2,
+        compute_bytes=2 if half or not wide else 4,
+        adapters=_adapters(fields, notes, wide=wide) if adapted else None,
         fused_loss=switch(fields, "use_liger_kernel"),
         fused_elements=switch(fields, "use_liger_kernel"),
         eager_attention=fields.raw("attn_implementation") == "eager",
@@ -155,6 +181,37 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
             ["@experts"] if model.moe else (),
         ),
     )
+
+
+def _adapters(fields: Fields, notes: list[str], *, wide: bool) -> Adapters:
+    """LoRA of trl's ``ModelConfig`` (huggingface/trl f2cd5771 trl/trainer/model_config.py:103-172).
+
+    Where no modules are named, peft gives queries and values an adapter in most families
+    (peft 5d602fdb src/peft/utils/constants.py, ``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``).
+
+    Parameters
+    ----------
+    wide : bool
+        Frozen weights are loaded in fp32.
+    """
+    bits = 4 if switch(fields, "load_in_4bit") else 8 if switch(fields, "load_in_8bit") else None
+    if not fields.has("lora_target_modules"):
+        notes.append(
+            "no --lora_target_modules: adapters stand beside queries and values, as peft does it in most models"
+        )
+    if fields.raw("lora_dropout") is None:
+        fields = Fields({**fields.data, "lora_dropout": 0.05}, fields.file, fields.prefix, fields.asked)
+    found = low_rank(
+        fields,
+        rank_of(fields, "lora_r", 16),
+        "lora_target_modules",
+        "lora_dropout",
+        bits=bits,
+        usual=(QUERY, VALUE),
+        saved="lora_modules_to_save",
+        decomposed="use_dora",
+    )
+    return replace(found, base_bytes=4.0) if wide and bits is None else found
 
 
 def _keys(fields: Fields, zero: DeepSpeedConfig | None) -> Keys:
@@ -216,7 +273,7 @@ def _fsdp_config(fields: Fields) -> Fields:
     return Fields(data, fields.file, "fsdp_config")
 
 
-def _world(script: ShellScript, flags: Flags) -> int | None:
+def world_of(script: ShellScript, flags: Flags) -> int | None:
     """Ranks that the command starts: by torchrun's, DeepSpeed's or accelerate's options, or the devices it may see."""
     world = flags.world_size()
     if world is not None:

@@ -64,6 +64,7 @@ NEEDS_DEVICES = (
     "swift-trainer-yaml",
     "torchtitan-script",
     "trainer",
+    "trl",
     "verl",
     "verl-fsdp",
 )

@@ -1,0 +1,141 @@
+"""Commands of trl's own programs, with trl's defaults by trl's own files."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.reliability.outside import NotHere, source
+from taylor.base.errors import InputError
+from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.trainer_script.trl import PRESETS, USUAL
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
+from taylor.register.adapters import QUERY, VALUE
+
+SFT = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name trl-lib/Capybara --output_dir out"
+
+
+def read(folder: Path, command: str) -> TrainingConfig:
+    path = folder / "run.sh"
+    path.write_text(f"{command}\n", encoding="utf-8")
+    return read_config(path)
+
+
+def test_what_a_command_leaves_out_is_trl_s_default(tmp_path: Path) -> None:
+    config = read(tmp_path, SFT)
+    assert config.launcher == "trl" and config.open_ranks is not None
+    assert config.plan is not None and config.plan.uses(FULL)
+    assert (config.strategy.mbs, config.rules.seq_length, config.rules.compute_bytes) == (8, 1024, 2)
+    assert not config.unmodelled
+
+
+def test_adapters_are_trl_s_and_weights_loaded_in_fp32_stay_so(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{SFT} --use_peft").rules.adapters
+    assert found is not None and (found.rank, set(found.targets), found.base_bytes) == (16, {QUERY, VALUE}, 4.0)
+    narrow = read(tmp_path, f"{SFT} --use_peft --load_in_4bit --lora_target_modules q_proj k_proj").rules.adapters
+    assert narrow is not None and narrow.base_bytes == pytest.approx(0.5, rel=0.05) and len(narrow.targets) == 2
+    half = read(tmp_path, f"{SFT} --use_peft --dtype bfloat16").rules.adapters
+    assert half is not None and half.base_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("start", "ranks", "shards"),
+    [
+        (f"{SFT} --accelerate_config zero3 --num_processes 4", 4, True),
+        (f"{SFT} --accelerate_config fsdp2", 8, True),
+        (f"{SFT} --accelerate_config single_gpu", 1, False),
+        (SFT.replace("trl sft", "accelerate launch --config_file a/deepspeed_zero3.yaml trl/scripts/sft.py"), 8, True),
+        (SFT.replace("trl sft", "python trl/scripts/sft.py"), 1, False),
+    ],
+)
+def test_ranks_and_sharding_are_those_of_accelerate(tmp_path: Path, start: str, ranks: int, shards: bool) -> None:
+    config = read(tmp_path, start)
+    assert (config.strategy.dp, config.rules.parameter_shard) == (ranks, shards)
+    assert not config.unmodelled
+
+
+def test_options_stand_in_the_yaml_behind_config_and_the_command_wins(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B\nmax_length: 4096\n", encoding="utf-8")
+    config = read(tmp_path, "trl sft --config sft.yaml --max_length 2048 --output_dir out")
+    assert (config.model.name, config.rules.seq_length) == ("qwen2.5-7b", 2048)
+
+
+def test_a_plan_is_written_into_the_command_and_read_back(tmp_path: Path) -> None:
+    config = read(tmp_path, SFT)
+    assert config.plan is not None
+    text = launcher_of(config).with_plan(config, PipelinePlan(config.plan.layers, {FULL: zero_grid(1, 1)}))[1]
+    again = read(tmp_path, text)
+    assert again.plan is not None and not again.plan.uses(FULL) and again.strategy == config.strategy
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (SFT.replace("sft", "grpo", 1), "trl: trains beside roll-outs"),
+        (f"{SFT} --accelerate_config zero4", "--accelerate-config: is not found.*zero3"),
+        (f"{SFT} --config none.yaml", "--config: is not found"),
+        (f"{SFT} --use_peft --lora_target_modules nothing", "lora_target_modules"),
+    ],
+)
+def test_what_is_not_planned_is_refused_by_its_option(tmp_path: Path, command: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        read(tmp_path, command)
+
+
+def test_pairs_are_read_of_dpo(tmp_path: Path) -> None:
+    assert read(tmp_path, SFT.replace("sft", "dpo", 1)).rules.pairs
+
+
+REVISION = "f2cd57710"
+
+
+def own(path: str) -> str:
+    try:
+        return source("trl", REVISION, path)
+    except NotHere as reason:
+        pytest.skip(str(reason))
+
+
+def defaults(path: str) -> dict[str, Any]:
+    """Defaults of the dataclasses of a file, each stated by ``field(default=…)``."""
+    found: dict[str, Any] = {}
+    for statement in ast.walk(ast.parse(own(path))):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            words = statement.value.keywords if isinstance(statement.value, ast.Call) else []
+            stated = [word.value for word in words if word.arg == "default"]
+            plain = stated and isinstance(stated[0], ast.Constant)
+            found[statement.target.id] = stated[0].value if plain else ...  # type: ignore[attr-defined]
+    return found
+
+
+def test_the_defaults_are_those_of_trl_s_configurations() -> None:
+    base = defaults("trl/trainer/base_config.py")
+    assert base["gradient_checkpointing"] is USUAL["gradient_checkpointing"]
+    assert "self.bf16 = not (self.fp16) if self.bf16 is None else self.bf16" in own("trl/trainer/base_config.py")
+    for name in ("sft", "dpo"):
+        assert defaults(f"trl/trainer/{name}_config.py")["max_length"] == USUAL["max_length"]
+    model = defaults("trl/trainer/model_config.py")
+    assert (model["dtype"], model["use_peft"], model["lora_r"], model["lora_dropout"]) == ("float32", False, 16, 0.05)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_trl_s_file(name: str) -> None:
+    theirs = yaml.safe_load(own(f"trl/accelerate_configs/{name}.yaml"))
+    for key, value in PRESETS[name].items():
+        found = theirs[key]
+        assert (found == value) if isinstance(value, str) else (value.items() <= found.items()), key
+    assert theirs["num_processes"] == 8
+
+
+@pytest.mark.parametrize("name", ["model", "sft", "dpo", "base"])
+def test_every_option_of_trl_has_a_row(name: str) -> None:
+    table = load_flag_table("taylor.parsers.trainer_script", "options.yaml")
+    names = {each for each in defaults(f"trl/trainer/{name}_config.py") if not each.startswith("_")}
+    assert not [each for each in sorted(names) if table.find(each) is None]
