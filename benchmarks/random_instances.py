@@ -2,7 +2,7 @@
 
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
                                           [--choices | --entries | --depths | --cadence | --lending | --pairs |
-                                           --towers]
+                                           --towers | --placed] [--plans 7]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
@@ -14,12 +14,13 @@ four MTP layers is placed on its own, and a stage with several may hold part of 
 layers lie on the chunk of the layer before them, as where every n-th one chooses tokens. With ``--lending`` some
 choices keep activations on the device of another stage, which has that much less. With ``--pairs`` forwards and
 backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it takes
-longer. With ``--towers`` an encoder lies on the first chunk, whose backward has a ratio of its own. The optimum is
-compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
-and by CBC, from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at
-random, go through the checker with the time and the memory that the solver's own evaluation gives. Portions are kept in
-``output/random_instances``: a killed campaign goes on where it was, other code starts again. The exit code is 1 when
-anything differs.
+longer. With ``--towers`` an encoder lies on the first chunk, whose backward has a ratio of its own. With
+``--placed`` chunks lie on any stages, as many on each, in any order of tasks that can run. The optimum is compared with
+the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
+and by CBC, from its cuts alone where the file says that they suffice. ``--plans`` of each (7), the two best and some
+drawn at random, go through the checker with the time and the memory that the solver's own evaluation gives. Portions
+are kept in ``output/random_instances``: a killed campaign goes on where it was, other code starts again. The exit code
+is 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -54,8 +56,11 @@ from benchmarks.brute_force import (
 )
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
 from taylor.base.console import start_logging
+from taylor.pipeline.dependencies import dependencies
+from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import SEARCHED_FREE, Schedule, ScheduleSpec
+from taylor.pipeline.words import word_of
 from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_lent_memory, exact_peak_memory
 from taylor.pipeline_solver.milp.model_files import CUTS_SUFFICE, write_mps
 from taylor.pipeline_solver.model.options import SolveOptions
@@ -179,6 +184,37 @@ def tower_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_tower(makers[int(rng.integers(len(makers)))](rng), rng)
 
 
+def placed_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance whose chunks lie on any stages, as many on each, in any order of tasks that can run."""
+    while True:
+        problem = alternating_problem(rng) if rng.random() < 0.7 else random_problem(rng)
+        if problem.stages > 1 and problem.interleaves > 1 and problem.schedule.seq_splits == 1:
+            break
+    S, V, m = problem.stages, problem.interleaves, problem.micro_batches
+    stage_of = rng.permutation(np.repeat(np.arange(S), V)).tolist()
+    one_by_one = build_schedule(ScheduleSpec(SEARCHED_FREE, stage_of=tuple(stage_of)), S, V, m)
+    words = one_by_one.spec.words if rng.random() < 0.2 else any_words(one_by_one, rng)
+    limit = tuple(mib * 1.5 for mib in problem.limit_mib)
+    return problem.replace(schedule=replace(one_by_one.spec, words=words), limit_mib=limit)
+
+
+def any_words(schedule: Schedule, rng: np.random.Generator) -> tuple[str, ...]:
+    """An order of the same tasks: time and again any task whose input is there is the next one on its stage."""
+    needed, length = dependencies(schedule).reshape(-1).tolist(), schedule.order.shape[1]
+    blocks = schedule.order.reshape(-1, 4).tolist()
+    done = [False] * len(needed)
+    rows: list[list[list[int]]] = [[] for _ in range(schedule.stages)]
+    turn: dict[tuple[int, int, int], int] = {}  # of each block of tasks the next micro-batch
+    for _ in needed:
+        waiting = [k for k, is_done in enumerate(done) if not is_done and (needed[k] < 0 or done[needed[k]])]
+        of = {k: (k // length, blocks[k][0], blocks[k][1]) for k in waiting}
+        k = int(rng.choice([k for k in waiting if blocks[k][2] == turn.get(of[k], 0)]))
+        done[k] = True
+        turn[of[k]] = blocks[k][2] + 1
+        rows[k // length].append(blocks[k])
+    return tuple(map(word_of, rows))
+
+
 DRAWN = {
     "stacks": alternating_problem,
     "choices": choice_problem,
@@ -188,6 +224,7 @@ DRAWN = {
     "lending": lending_problem,
     "pairs": paired_problem,
     "towers": tower_problem,
+    "placed": placed_problem,
 }
 """Options with which a campaign draws its instances."""
 STREAMS: dict[str, list[int]] = {
@@ -199,6 +236,7 @@ STREAMS: dict[str, list[int]] = {
     "cadence": [6],
     "lending": [7],
     "towers": [8],
+    "placed": [9],
 }
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
@@ -208,6 +246,7 @@ HELP = {
     "lending": "choices that keep activations on the device of another stage",
     "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
     "towers": "an encoder on the first chunk, beside any of the others but lending",
+    "placed": "chunks on any stages, in any order of tasks",
 }
 
 
@@ -233,8 +272,8 @@ def least_plans(problem: PipelineProblem) -> float:
     return splits * math.comb(-(-problem.layers // chunks) + modes, modes) ** min(2.0, chunks / 2)
 
 
-def portion(seed: int, first: int, count: int, drawn: str = "stacks") -> Result:
-    """Some instances, one after the other."""
+def portion(seed: int, first: int, count: int, drawn: str = "stacks", each: int = PLANS_CHECKED) -> Result:
+    """Some instances, one after the other, with `each` plans of every one through the checker."""
     faults: list[str] = []
     plans = checked = files = infeasible = 0
     for number in range(first, first + count):
@@ -251,7 +290,7 @@ def portion(seed: int, first: int, count: int, drawn: str = "stacks") -> Result:
             found += model_file_faults(problem, solution, truth.objective)
         if truth.plan is not None:
             rng = np.random.default_rng([seed, number, 1])
-            others = [random_plan(problem, rng) for _ in range(PLANS_CHECKED - 2)]
+            others = [random_plan(problem, rng) for _ in range(each - 2)]
             some = [plan for plan in (solution.plan, truth.plan, *others) if plan is not None]
             checked += len(some)
             for plan in some:
@@ -331,14 +370,16 @@ def figures(results: Mapping[str, Result], name: str = "random instances") -> Se
     return [Figure(name, "equal to brute force to 1e-9", measured, not wrong, "; ".join(wrong))]
 
 
-def campaign(instances: int = INSTANCES, seed: int = 0, drawn: str = "stacks") -> Part:
+def campaign(instances: int = INSTANCES, seed: int = 0, drawn: str = "stacks", each: int = PLANS_CHECKED) -> Part:
     """The campaign in portions."""
+    stated: dict[str, str | int] = {} if drawn == "stacks" else {"drawn": drawn}
+    stated |= {} if each == PLANS_CHECKED else {"each": each}
     firsts = list(itertools.accumulate(split(instances, -(-instances // OF_A_PORTION)), initial=0))
     portions = [
         Portion(
             f"{seed}-{first:05d}",
             portion,
-            {"seed": seed, "first": first, "count": after - first, **({} if drawn == "stacks" else {"drawn": drawn})},
+            {"seed": seed, "first": first, "count": after - first, **stated},
         )
         for first, after in itertools.pairwise(firsts)
     ]
@@ -362,12 +403,13 @@ def main(arguments: list[str] | None = None) -> int:
     for name, words in HELP.items():
         what.add_argument(f"--{name}", dest="drawn", action="store_const", const=name, help=words)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plans", type=int, default=PLANS_CHECKED, help="plans of each that go through the checker")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where portions are kept")
     parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
     chosen = parser.parse_args(arguments)
     start_logging()
-    part = campaign(chosen.instances, chosen.seed, chosen.drawn or "stacks")
+    part = campaign(chosen.instances, chosen.seed, chosen.drawn or "stacks", max(2, chosen.plans))
     (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
     if not row.passed:
         print(row.how.replace("; instance", "\ninstance"))

@@ -7,13 +7,16 @@ import json
 from taylor.base.errors import InputError
 from taylor.parsers import registry
 from taylor.parsers.launcher import ExportForm
-from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.chunks import FREE, Placement
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule
 from taylor.register.model import MTP
 
+JSON = "json"
+"""Form of a plan with all that it says, also of placements that no launcher has."""
 
-def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_shape: bool = False) -> str:
+
+def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, placement: Placement | None = None) -> str:
     """A plan in another launcher's words.
 
     Parameters
@@ -24,23 +27,31 @@ def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_sh
         ``torchtitan`` (an override for its Python configurations) or ``json``.
     mtp_counted : bool
         MTP layers count in MindFormers' offset.
-    v_shape : bool
-        Odd virtual stages run through the stages in reverse.
+    placement : Placement, optional
+        The stage of every chunk; a loop where it is left out.
 
     Raises
     ------
     InputError
         When the form is unknown or cannot say the plan.
     """
+    placement = placement or Placement.shaped(plan.stages, plan.interleaves, v_shape=False)
     forms = export_forms()
     if form not in forms:
         raise InputError("is not a known form of export", field="form", value=form, cure=f"use {', '.join(forms)}")
+    if form == JSON:
+        return _json(plan, mtp_counted, placement)
     text = forms[form].text
     if text is None:
         raise InputError(
             "expresses an order of tasks, not a plan", field="form", value=form, cure="export a schedule in this form"
         )
-    return text(plan, mtp_counted, v_shape)
+    if placement.name == FREE:
+        raise InputError(
+            "puts a plan's chunks on a loop or a V, not on freely chosen stages",
+            field="form", value=form, cure=f"use {JSON} for the plan, torch-actions for the order of its tasks",
+        )  # fmt: skip
+    return text(plan, mtp_counted, placement.name == "V")
 
 
 def export_order(schedule: Schedule, form: str) -> str | None:
@@ -57,20 +68,20 @@ def export_order(schedule: Schedule, form: str) -> str | None:
 
 def export_names() -> tuple[str, ...]:
     """Names of the export forms, known without importing any launcher."""
-    return (*registry.form_names(), "json")
+    return (*registry.form_names(), JSON)
 
 
 def export_forms() -> dict[str, ExportForm]:
-    """Export forms by name: every launcher's forms, and ``json``."""
+    """Export forms by name: every launcher's forms, and `JSON`, which `export_plan` writes itself."""
     forms = {name: form for launcher in registry.LAUNCHERS for name, form in launcher.export_forms.items()}
-    return {**forms, "json": ExportForm(_json)}
+    return {**forms, JSON: ExportForm(None)}
 
 
-def _json(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
+def _json(plan: PipelinePlan, mtp_counted: bool, placement: Placement) -> str:
     data = {
         "stages": plan.stages,
         "interleaves": plan.interleaves,
-        "order": [list(chunk) for chunk in chunk_order(plan.stages, plan.interleaves, v_shape)],
+        "order": [list(chunk) for chunk in placement.chunks],
         "offset": plan.offset(() if mtp_counted else (MTP,)),
         "layers": plan.by_kind(),
         "recompute": dict(plan.recompute),

@@ -11,6 +11,7 @@ from taylor.base.sized_cache import sized_cache
 from taylor.pipeline.orders import (
     Task,
     gpipe_order,
+    one_by_one_order,
     one_forward_one_backward_order,
     rounds_order,
     zero_bubble_order,
@@ -21,6 +22,7 @@ from taylor.pipeline.schedule import (
     FORWARD,
     SCHEDULES,
     SEARCHED,
+    SEARCHED_FREE,
     SEARCHED_V,
     WEIGHT_GRADIENT,
     Schedule,
@@ -120,6 +122,13 @@ def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batche
 
 
 def _searched(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    placed = spec.placement(stages, interleaves) if spec.stage_of else None
+    if placed is not None and (
+        interleaves == 1 or spec.name != SEARCHED_FREE or (placed.stages, placed.interleaves) != (stages, interleaves)
+    ):
+        raise ValueError(f"{spec.name} on {stages} stages cannot have its chunks on the stages {list(spec.stage_of)}")
+    if placed is not None and not spec.words:
+        return one_by_one_order(placed, micro_batches)
     if not spec.words:
         if spec.v_shape:
             return torch_zbv_order(stages, micro_batches).tasks
@@ -148,6 +157,7 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]] | VO
     "interleaved-zb": _zero_bubble,
     SEARCHED: _searched,
     SEARCHED_V: _searched,
+    SEARCHED_FREE: _searched,
 }
 """The task order of each schedule, from (spec, S, V, m)."""
 

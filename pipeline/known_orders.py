@@ -1,11 +1,19 @@
-"""The known orders that tasks of one placement may run in, with separate weight gradients, as starts of a search."""
+"""The known orders that tasks may run in, with separate weight gradients, as starts of a search."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.schedule import BACKWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline.schedule import (
+    BACKWARD,
+    SEARCHED,
+    SEARCHED_FREE,
+    SEARCHED_V,
+    WEIGHT_GRADIENT,
+    Schedule,
+    ScheduleSpec,
+)
 from taylor.pipeline.words import word_of
 
 STRAIGHT = ("1f1b", "zb-h1", "zb-h2", "interleaved", "megatron-interleaved", "torch-interleaved", "interleaved-zb")
@@ -19,12 +27,14 @@ def known_orders(spec: ScheduleSpec, stages: int, interleaves: int, micro_batche
     much, and the stage before it goes on the earlier (`Schedule.whole` says which generator runs them so).
     """
     found: dict[str, ScheduleSpec] = {}
-    for name in FOLDED if spec.v_shape else STRAIGHT:
+    names = {SEARCHED: STRAIGHT, SEARCHED_V: FOLDED, SEARCHED_FREE: (*STRAIGHT, *FOLDED)}[spec.name]
+    for name in names:
         try:
             schedule = build_schedule(ScheduleSpec(name), stages, interleaves, micro_batches)
         except ValueError:
             continue
-        order = replace(spec, words=tuple(_words(schedule)))
+        shaped = schedule.placement.stage_of if spec.name == SEARCHED_FREE else ()
+        order = replace(spec, words=tuple(_words(schedule)), stage_of=shaped)
         if order not in found.values():
             found[name] = order
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from taylor.pipeline.chunks import Placement
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 
 Task = tuple[int, int, int, int]
@@ -80,6 +81,16 @@ def _with_weights(tasks: list[Task], put_off: int) -> list[Task]:
                 result.append(waiting[taken])
                 taken += 1
     return result + waiting[taken:]
+
+
+def one_by_one_order(placement: Placement, micro_batches: int) -> list[list[Task]]:
+    """Each micro-batch when the one before it is over: the order of least memory, for chunks on any stages."""
+    ahead = [(FORWARD, v, s) for v, s in placement.chunks]
+    back = [(part, v, s) for v, s in reversed(placement.chunks) for part in (BACKWARD, WEIGHT_GRADIENT)]
+    return [
+        [(part, v, i, 0) for i in range(micro_batches) for part, v, s in (*ahead, *back) if s == stage]
+        for stage in range(placement.stages)
+    ]
 
 
 def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> list[Task]:

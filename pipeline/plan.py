@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Collection, Mapping, Sequence
 
-from taylor.pipeline.chunks import chunk_order, position_of
+from taylor.pipeline.chunks import Placement, chunk_order, position_of
 
 FULL, SELECT, NONE = "full", "select", "none"
 RECOMPUTE_MODES = (FULL, SELECT, NONE)
@@ -93,6 +93,13 @@ def deal_kinds(
     ValueError
         When the sizes do not add up to the layers that are dealt.
     """
+    return deal_on(Placement.shaped(stages, len(sizes) // stages, v_shape=v_shape), counts, sizes, pinned)
+
+
+def deal_on(
+    placement: Placement, counts: Mapping[str, int], sizes: Sequence[int], pinned: Mapping[str, int] | None = None
+) -> dict[str, Grid]:
+    """`deal_kinds` on any placement of the chunks."""
     pinned = pinned or {}
     queue = [kind for kind, count in counts.items() if kind not in pinned for _ in range(count)]
     if sum(sizes) != len(queue):
@@ -105,7 +112,7 @@ def deal_kinds(
         start += size
     for kind, position in pinned.items():
         placed[kind][position] = counts[kind]
-    return {kind: grid_in_order(values, stages, v_shape) for kind, values in placed.items()}
+    return {kind: placement.grid(values) for kind, values in placed.items()}
 
 
 def split_runs(grid: Grid, runs: Mapping[str, int], v_shape: bool) -> dict[str, Grid]:

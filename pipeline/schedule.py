@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline.chunks import chunk_at, position_of
+from taylor.pipeline.chunks import Placement, chunk_at, position_of
 from taylor.pipeline.plugged import plugged_schedules
 from taylor.pipeline.traits import AUTO as AUTO
 from taylor.pipeline.traits import EVEN, TO_FIRST, TRAITS
 from taylor.pipeline.traits import PLAIN as PLAIN
 from taylor.pipeline.traits import SCHEDULES as SCHEDULES
 from taylor.pipeline.traits import SEARCHED as SEARCHED
+from taylor.pipeline.traits import SEARCHED_FREE as SEARCHED_FREE
+from taylor.pipeline.traits import SEARCHED_NAMES as SEARCHED_NAMES
 from taylor.pipeline.traits import SEARCHED_V as SEARCHED_V
 from taylor.pipeline.traits import ScheduleTraits as ScheduleTraits
 
@@ -42,7 +45,7 @@ class ScheduleSpec:
     Parameters
     ----------
     name : str
-        One of `schedule_names`, or `SEARCHED` or `SEARCHED_V`. ``1f1b`` with several virtual stages is not a schedule:
+        One of `schedule_names` or of `SEARCHED_NAMES`. ``1f1b`` with several virtual stages is not a schedule:
         `for_interleaves` names the one that a framework runs then.
     low_memory : bool
         Of schedules with a low-memory switch: one more warm-up forward a stage instead of two. MindSpore
@@ -67,6 +70,8 @@ class ScheduleSpec:
     words : tuple of str
         Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: the memory to plan
         with is then that of ZB-H1, its interleaved form, or torch's ZBV.
+    stage_of : tuple of int
+        Of `SEARCHED_FREE`: the stage of every chunk in model order (`Placement`). Empty before there is one: a loop.
     """
 
     name: str = PLAIN
@@ -77,6 +82,7 @@ class ScheduleSpec:
     whole_drain: bool = False
     bubble_share: float | None = None
     words: tuple[str, ...] = ()
+    stage_of: tuple[int, ...] = ()
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
         """The schedule that runs when a framework is asked for this one with a number of virtual stages.
@@ -93,7 +99,7 @@ class ScheduleSpec:
 
     def renamed(self, name: str) -> ScheduleSpec:
         """Another schedule of the same job: its switches stay, and its sequence splits where that one has them."""
-        other = replace(self, name=name, words=())
+        other = replace(self, name=name, words=(), stage_of=())
         return other if other.traits.sequence_splits else replace(other, seq_splits=1)
 
     @property
@@ -113,12 +119,18 @@ class ScheduleSpec:
     @property
     def searched(self) -> bool:
         """Return whether the order is chosen for the plan, and no generator's."""
-        return self.name in (SEARCHED, SEARCHED_V)
+        return self.name in SEARCHED_NAMES
 
     @property
     def v_shape(self) -> bool:
         """Return whether odd virtual stages run through the stages in reverse."""
         return self.traits.v_shape
+
+    def placement(self, stages: int, interleaves: int) -> Placement:
+        """The stage of every chunk."""
+        if self.stage_of:
+            return Placement(self.stage_of)
+        return Placement.shaped(stages, interleaves, v_shape=self.v_shape)
 
     def warm_up_step(self, interleaves: int) -> int | None:
         """Pieces that a stage sends forward before its first backward beyond those of the stage behind it.
@@ -213,6 +225,8 @@ class ScheduleSpec:
 
     def head_stage(self, stages: int) -> int:
         """The stage that holds the model's last chunk, with head and loss: the last, of a V shape the first."""
+        if self.stage_of:
+            return self.stage_of[-1]
         return 0 if self.v_shape else stages - 1
 
 
@@ -241,6 +255,11 @@ class Schedule:
         """Return whether odd virtual stages run through the stages in reverse."""
         return self.spec.v_shape
 
+    @cached_property
+    def placement(self) -> Placement:
+        """The stage of every chunk."""
+        return self.spec.placement(self.stages, self.interleaves)
+
     @property
     def nbytes(self) -> int:
         """Memory of the order."""
@@ -253,10 +272,14 @@ class Schedule:
 
     def chunk_at(self, position: int) -> tuple[int, int]:
         """(interleave, stage) of the chunk at a position in model order."""
+        if self.spec.stage_of:
+            return self.placement.chunks[position]
         return chunk_at(position, self.stages, self.v_shape)
 
     def position(self, interleave: int, stage: int) -> int:
         """Position in model order of the chunk (interleave, stage)."""
+        if self.spec.stage_of:
+            return self.placement.positions[interleave, stage]
         return position_of(interleave, stage, self.stages, self.v_shape)
 
     @property

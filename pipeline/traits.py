@@ -120,10 +120,13 @@ TRAITS = {
 SCHEDULES = tuple(TRAITS)
 """Every schedule that comes with Taylor, by name."""
 
-SEARCHED, SEARCHED_V = "searched", "searched-v"
-"""Orders that are chosen for a plan (`ScheduleSpec.words`), on straight stages and on a V."""
+SEARCHED, SEARCHED_V, SEARCHED_FREE = "searched", "searched-v", "searched-free"
+"""Orders that are chosen for a plan (`ScheduleSpec.words`): on straight stages, on a V, and on a placement of chunks
+that is chosen too (`ScheduleSpec.stage_of`)."""
 
-TRAITS |= {SEARCHED: _ZERO_BUBBLE, SEARCHED_V: _V_SHAPE}
+TRAITS |= {SEARCHED: _ZERO_BUBBLE, SEARCHED_V: _V_SHAPE, SEARCHED_FREE: replace(_ZERO_BUBBLE, least_interleaves=2)}
+
+SEARCHED_NAMES = (SEARCHED, SEARCHED_V, SEARCHED_FREE)
 
 AUTO = "auto"
 """In place of a schedule's name or a number of virtual stages: every one that can run is tried."""

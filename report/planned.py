@@ -145,10 +145,12 @@ def inserted_timeline(
 
 
 def _row_name(problem: PipelineProblem, stage: int) -> str:
-    """Name of a stage, with its card and its slowdown against the device of the stated times."""
+    """Name of a stage, with its card and its slowdown against the device of the stated times, and chosen chunks."""
     slow = problem.pace[stage]
     beside = [problem.cards[stage]] if problem.cards else []
     beside += [f"{slow:.3g} x"] if slow != 1.0 else []
+    chunks = [str(k) for k, s in enumerate(problem.schedule.stage_of) if s == stage]
+    beside += [f"chunks {', '.join(chunks)}"] if chunks else []
     return f"stage {stage}" + (f" ({', '.join(beside)})" if beside else "")
 
 

@@ -76,6 +76,10 @@ class Order(Part):
     proven: bool
     known: str
     known_step: float
+    stage_of: list[int] | None = Field(default=None, description="stages of the chunks in model order, where chosen")
+    placement: str | None = Field(default=None, description="loop, V or free")
+    shape: str | None = Field(default=None, description="loop or V: the better one with an order of its own")
+    shape_step: float | None = Field(default=None, description="its step")
 
 
 class NextChange(Part):

@@ -30,7 +30,7 @@ from taylor.cost_model.memory.statics import (
     static_mib,
 )
 from taylor.cost_model.profile import MemoryProfile, MemorySource
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_kinds, values_in_order
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_on
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP, ModelSpec, kind_of
 from taylor.register.tower import VISION
@@ -213,8 +213,8 @@ def lightest_plan(
             for v in range(strategy.vpp)
         ]
     )
-    in_order = values_in_order(sizes, schedule.v_shape)
-    layers = deal_kinds(model.layer_counts(), in_order, strategy.pp, schedule.v_shape)
+    placement = schedule.placement(strategy.pp, strategy.vpp)
+    layers = deal_on(placement, model.layer_counts(), placement.values(sizes))
     return PipelinePlan(layers, {} if recompute == NONE else {recompute: sizes})
 
 

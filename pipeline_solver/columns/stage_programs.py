@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.compiled import compiled, kernel_part
+from taylor.pipeline.chunks import FREE
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
 from taylor.pipeline_solver.timing.durations import schedule_of
@@ -37,8 +38,9 @@ class StagePrograms:
         K, V = len(kinds), problem.interleaves
         self.places: _Places | None = _places(columns) if V == 1 and K > FEW_KINDS else None
         self.cases: list[tuple[NDArray[np.int64], ...]] = []
-        self.exact = columns.ordered
-        if self.places is not None or not columns.ordered:
+        # With chunks placed freely, a virtual stage is no stretch of the model.
+        self.exact = columns.ordered and (K == 1 or schedule.placement.name != FREE)
+        if self.places is not None or not self.exact:
             return
         self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)
         self.exact = self.states * problem.stages <= MAX_TABLE

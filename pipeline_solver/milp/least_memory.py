@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from taylor.base.errors import OutsideProgramError
-from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.check.checker import EXACT_TOLERANCE_MIB, exact_peak_memory
 from taylor.pipeline_solver.model.places import has_places, placements
@@ -152,9 +151,7 @@ def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = N
 
 def _counting_fault(problem: PipelineProblem) -> str:
     """The contradiction in the counts of layers and chunks; empty without one."""
-    at = {
-        chunk: k for k, chunk in enumerate(chunk_order(problem.stages, problem.interleaves, problem.schedule.v_shape))
-    }
+    at = problem.placement.positions
     if problem.layers < sum(problem.least_layers):
         return (
             f"{problem.layers} layers cannot fill {problem.stages} stages x {problem.interleaves} virtual stages with "

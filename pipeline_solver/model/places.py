@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from taylor.pipeline.chunks import position_of
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 
@@ -47,10 +46,10 @@ def _leaves_a_gap(problem: PipelineProblem) -> bool:
 def settled(problem: PipelineProblem, plan: PipelinePlan) -> PipelineProblem:
     """The problem with the pinned kinds where a plan has them; the same where it spreads one over chunks."""
     places = {}
-    v_shape, stages = problem.schedule.v_shape, problem.stages
+    chunk_at = problem.placement.positions
     for kind in problem.pinned_kinds:
         grid = plan.layers.get(kind.name, ())
-        positions = [position_of(v, s, stages, v_shape) for v, row in enumerate(grid) for s, n in enumerate(row) if n]
+        positions = [chunk_at[v, s] for v, row in enumerate(grid) for s, n in enumerate(row) if n]
         if len(positions) == 1 and (positions[0],) != problem.places_of(kind):
             places[kind.name] = positions[0]
     return placed(problem, places) if places else problem

@@ -13,6 +13,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.pipeline.chunks import Placement
 from taylor.pipeline.plan import FULL, NONE, SELECT, kind_of
 from taylor.pipeline.schedule import ScheduleSpec
 
@@ -458,6 +459,11 @@ class PipelineProblem:
             )
         if any(not one.pinned for one in self.kinds[at:]):
             raise ValueError(f"kind {kind.name}: a kind with places must come behind all kinds that are free to place")
+
+    @property
+    def placement(self) -> Placement:
+        """The stage of every chunk."""
+        return self.schedule.placement(self.stages, self.interleaves)
 
     @property
     def pinned_kinds(self) -> list[LayerKind]:

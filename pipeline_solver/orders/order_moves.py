@@ -80,7 +80,7 @@ def finish_of(words, tasks):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
+def dispatch(tasks, most_ahead, in_flight, patience):  # type: ignore[no-untyped-def]
     """Orders by rules: the task that can begin first is next; among ties, backwards before forwards before weights.
 
     Parameters
@@ -88,6 +88,8 @@ def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
     tasks : TaskArrays
     most_ahead : float64 [S]
         Micro-batches that a stage may keep, over its virtual stages.
+    in_flight : int
+        Micro-batches that may be between their first forward and their last backward.
     patience : float
         A weight gradient runs only where nothing else can begin within this fraction of its time.
     """
@@ -98,7 +100,7 @@ def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
     counts, clock, load = np.zeros((K, S), dtype=np.int64), np.zeros(S), np.zeros(S)
     done, alive = np.zeros(S, dtype=np.int64), np.zeros(S)
     for _ in range(S * K * m):
-        s, k = first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive)
+        s, k = first_to_begin(tasks, most_ahead, in_flight, patience, counts, ends, clock, load, alive)
         if s < 0:
             return words, np.inf
         begin = begin_of(s, k, counts, ends, clock, tasks.feeder_stage, tasks.feeder_block, tasks.lag)
@@ -113,7 +115,7 @@ def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
 
 
 @kernel_part
-def first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive):  # type: ignore[no-untyped-def]
+def first_to_begin(tasks, most_ahead, in_flight, patience, counts, ends, clock, load, alive):  # type: ignore[no-untyped-def]
     """Stage and block of the next task by the rules of `dispatch`; -1 where none can begin."""
     stage, block, lag, durations = tasks.feeder_stage, tasks.feeder_block, tasks.lag, tasks.durations
     m, change, free = tasks.micro_batches, tasks.change, tasks.free
@@ -132,6 +134,8 @@ def first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive
                 if counts[block[s, k], u] <= n:
                     continue
                 begin = max(begin, ends[block[s, k], n, u] + lag[k, s])
+            elif n - counts[V + k, s] >= in_flight:
+                continue
             if k >= 2 * V:
                 begin += patience * durations[k, s]
             if begin < best - 1e-9:

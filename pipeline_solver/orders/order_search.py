@@ -34,6 +34,10 @@ CLOSED = 1e-6
 """Relative gap below which an order is proven the best."""
 
 
+IN_FLIGHT = (0.7, 0.85, 1.0, 1.25, 1.5)
+"""Micro-batches in flight that rules try, as shares of those that every stage can keep in all its chunks."""
+
+
 @dataclass(frozen=True)
 class OrderFound:
     """The best order that was found for a plan.
@@ -65,7 +69,13 @@ class OrderFound:
 
 
 def search_order(
-    tasks: OrderProblem, known: Sequence[Schedule], *, seed: int = 0, moves: int = MOVES, nodes: int = NODES
+    tasks: OrderProblem,
+    known: Sequence[Schedule],
+    *,
+    seed: int = 0,
+    moves: int = MOVES,
+    nodes: int = NODES,
+    to_beat: float = np.inf,
 ) -> OrderFound:
     """The best order of the tasks, no worse than the best known one.
 
@@ -77,6 +87,8 @@ def search_order(
         Moves times tasks of the local search.
     nodes : int
         Most partial orders of the branch and bound; 0 skips it.
+    to_beat : float
+        Step time that an order must be shorter than; where the bound reaches it, none is.
 
     Raises
     ------
@@ -93,21 +105,21 @@ def search_order(
     starts = [one for one in (*given, (tasks.finish(alone), alone)) if one[0] < np.inf]
     if tasks.finish(alone) == np.inf:
         raise ValueError("a stage's memory does not suffice for a micro-batch")
-    starts += _by_rules(tasks)
+    starts += by_rules(tasks)
     best, words = min(starts, key=lambda one: one[0])
     salts = np.random.default_rng(seed).integers(1, 2**63, size=(K, m + 1, S), dtype=np.uint64)
     slots = max(1, REMEMBERED_BYTES // (8 * (S + size))) if nodes and size <= FEW_TASKS else 1
 
     def branch(limit: int, slots: int) -> tuple[float, NDArray[np.int16], int, int, float]:
         found: tuple[float, NDArray[np.int16], int, int, float] = order_kernels.branch_and_bound(
-            tasks.arrays, tasks.precedence, salts, best, limit, slots
+            tasks.arrays, tasks.precedence, salts, min(best, to_beat), limit, slots
         )
         return found
 
     bound = branch(0, 1)[4]
     rounds = moves // size
     for turn, (_, start) in enumerate(sorted(starts, key=lambda one: one[0])[:3]):
-        if best <= bound * (1 + CLOSED):
+        if min(best, to_beat) <= bound * (1 + CLOSED):
             break
         better, step = order_moves.improve(
             start, tasks.arrays, rounds // 3, 0.002, bound * (1 + CLOSED), seed + turn
@@ -115,26 +127,43 @@ def search_order(
         if step < best:
             best, words = step, better
     looked = 0
-    if nodes and size <= FEW_TASKS and best > bound * (1 + CLOSED):
+    if nodes and size <= FEW_TASKS and min(best, to_beat) > bound * (1 + CLOSED):
         step, found, end, looked, _ = branch(nodes, slots)
-        if step < best:
+        if step < min(best, to_beat):
             best, words = step, found
         if end == order_kernels.FULL:
-            bound = best
+            bound = min(best, to_beat)
     return OrderFound(_words(words, K // 3), float(best), float(min(bound, best)), float(started), looked)
 
 
-def _by_rules(tasks: OrderProblem) -> list[tuple[float, NDArray[np.int16]]]:
-    """Orders by rules that fit, and their step times."""
+def by_rules(tasks: OrderProblem, *, few: bool = False) -> list[tuple[float, NDArray[np.int16]]]:
+    """Orders by rules that fit, and their step times.
+
+    Parameters
+    ----------
+    few : bool
+        Only rules that limit the micro-batches in flight, some of those limits that suit any placement of chunks.
+    """
     from taylor.pipeline_solver.orders import order_moves
 
-    S, K = tasks.schedule.stages, tasks.durations.shape[0]
+    S, K, m = tasks.schedule.stages, tasks.durations.shape[0], tasks.schedule.micro_batches
     found = []
+    # As many micro-batches as every stage can keep in all its chunks never block each other.
+    kept = np.maximum(tasks.kept_mib.sum(axis=0), 1e-9)
+    whole = np.clip(tasks.free_mib / kept, 1, m).min()
+    for share in IN_FLIGHT[1:3] if few else IN_FLIGHT:
+        for patience in (1.0,) if few else (0.0, 0.5, 1.0):
+            in_flight = min(m, max(1, int(share * whole)))
+            words, step = order_moves.dispatch(tasks.arrays, np.full(S, np.inf), in_flight, patience)
+            if step < np.inf:
+                found.append((step, words))
+    if few:
+        return found
     for ahead in sorted({1.0 * K * S, 1.0 * S * K / 3, 2.0 * S * K / 3 - 1, S * K / 2}):
         for patience in (0.0, 0.5, 1.0):
             for slope in (0.0, 1.0, 2.0):
                 most = np.maximum(1.0, ahead - slope * np.arange(S))
-                words, step = order_moves.dispatch(tasks.arrays, most, patience)
+                words, step = order_moves.dispatch(tasks.arrays, most, tasks.schedule.micro_batches, patience)
                 if step < np.inf:
                     found.append((step, words))
     return found

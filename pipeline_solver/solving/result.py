@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.pipeline.plan import FULL, Grid, PipelinePlan, as_grid, deal_kinds, kind_of, split_runs, values_in_order
+from taylor.pipeline.plan import FULL, Grid, PipelinePlan, as_grid, deal_on, kind_of
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import (
     UNLENT_BOUND,
@@ -321,13 +321,14 @@ def _plan_of(data: Mapping[str, Any], problem: PipelineProblem, file: Path | Non
         runs = {kind.name: kind.count for kind in problem.kinds if not kind.pinned}
         if all(kind.name in plan.layers for kind in problem.kinds):
             return plan
-        v_shape = problem.schedule.v_shape
+        placement = problem.placement
         alone = [kind for kind in problem.kinds if kind.pinned]
         pinned: dict[str, Grid] = {}
         for of, several in itertools.groupby(alone, key=lambda kind: kind_of(kind.name)):
-            pinned |= split_runs(plan.layers[of], {kind.name: kind.count for kind in several}, v_shape)
-        sizes = values_in_order(plan.total_layers([kind for kind in plan.layers if kind not in pinned]), v_shape)
-        dealt = PipelinePlan({**deal_kinds(runs, sizes, plan.stages, v_shape), **pinned}, plan.recompute)
+            by_run = {kind.name: kind.count for kind in several}
+            pinned |= deal_on(placement, by_run, placement.values(plan.layers[of]))
+        sizes = placement.values(plan.total_layers([kind for kind in plan.layers if kind not in pinned]))
+        dealt = PipelinePlan({**deal_on(placement, runs, sizes), **pinned}, plan.recompute)
         if dealt.by_kind() != plan.by_kind():
             raise ValueError("its layers are not those of the problem in their order")
         return dealt

@@ -83,18 +83,26 @@ def states_and_kept_mib(
     problem: PipelineProblem, plan: PipelinePlan
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Memory of a stage all through the step, float64 [S], and what a micro-batch keeps by chunk, float64 [V, S]."""
-    states = np.array(problem.static_mib, dtype=float) + shared_states_mib(problem, plan)
-    kept = np.zeros((problem.interleaves, problem.stages))
+    states, kept = chunk_states_and_kept_mib(problem, plan)
+    always = np.array(problem.static_mib, dtype=float) + shared_states_mib(problem, plan)
+    return always + states.sum(axis=0), kept
+
+
+def chunk_states_and_kept_mib(
+    problem: PipelineProblem, plan: PipelinePlan
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """States of the layers, and what a micro-batch keeps, by chunk, both float64 [V, S]."""
+    states, kept = np.zeros((2, problem.interleaves, problem.stages))
     by_kind = plan.recompute_by_kind()
     for kind in problem.kinds:
         if kind.name not in plan.layers:
             continue
-        states += kind.layer_mib * np.array(plan.layers[kind.name]).sum(axis=0)
+        states += kind.layer_mib * np.array(plan.layers[kind.name])
         for mode, grid in by_kind[kind.name].items():
             if any(map(any, grid)):
                 kept += kind.activation_mib[mode] * np.array(grid)
                 if mode in problem.choices:
-                    states += kind.choices[mode].states_mib * np.array(grid).sum(axis=0)
+                    states += kind.choices[mode].states_mib * np.array(grid)
     return states, kept
 
 

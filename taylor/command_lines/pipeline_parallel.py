@@ -59,7 +59,7 @@ from taylor.parsers.read import config_of
 from taylor.parsers.stage_comment import rows_of
 from taylor.parsers.text.shell_start import parse_start, started
 from taylor.pipeline.plan import FULL, SELECT
-from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V, schedule_names
+from taylor.pipeline.schedule import AUTO, SEARCHED_NAMES, schedule_names
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -220,9 +220,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     solving.add_argument(
         "-schedule",
-        choices=(*schedule_names(), SEARCHED, SEARCHED_V, AUTO),
+        choices=(*schedule_names(), *SEARCHED_NAMES, AUTO),
         metavar="NAME",
-        help="one of " + ", ".join((*schedule_names(), SEARCHED, SEARCHED_V, AUTO)),
+        help="one of " + ", ".join((*schedule_names(), *SEARCHED_NAMES, AUTO)),
     )
     solving.add_argument(
         "--stage_devices",

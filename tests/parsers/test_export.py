@@ -12,6 +12,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.export import export_forms, export_plan
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan
+from taylor.pipeline.chunks import Placement
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.register.model import DENSE, MOE, MTP
 from tests.conftest import ROOT
@@ -37,7 +38,12 @@ def test_exports_say_the_plan_in_each_launchers_words() -> None:
         with pytest.raises(InputError):
             export_plan(plan, form)
     with pytest.raises(InputError, match="V"):
-        export_plan(PLAN, "megatron-layout", v_shape=True)
+        export_plan(PLAN, "megatron-layout", placement=Placement.shaped(PLAN.stages, PLAN.interleaves, v_shape=True))
+    free = Placement((0, 0, 1, 1))
+    for form in ("megatron-layout", "mindformers", "torchtitan"):
+        with pytest.raises(InputError, match="not on freely chosen stages"):
+            export_plan(PLAN, form, placement=free)
+    assert json.loads(export_plan(PLAN, "json", placement=free))["order"] == [list(chunk) for chunk in free.chunks]
 
 
 def test_the_yaml_fragment_says_what_a_written_file_says(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.dependencies import dependencies, feeders
 from taylor.pipeline.generators import build_schedule, check_schedule
-from taylor.pipeline.schedule import SCHEDULES, SEARCHED, SEARCHED_V, Schedule, ScheduleSpec
+from taylor.pipeline.schedule import SCHEDULES, SEARCHED, SEARCHED_NAMES, SEARCHED_V, Schedule, ScheduleSpec
 
 Task = tuple[int, int, int, int]
 """Direction, chunk in model order, micro-batch, piece."""
@@ -22,7 +22,7 @@ SHAPES = [(2, 1, 4, 1), (3, 1, 6, 1), (2, 2, 4, 1), (3, 2, 6, 1), (2, 2, 5, 1), 
 def schedules() -> list[Schedule]:
     """Every schedule in every shape in which it runs."""
     found = []
-    for name in (*SCHEDULES, SEARCHED, SEARCHED_V):
+    for name in (*SCHEDULES, *SEARCHED_NAMES):
         for stages, interleaves, micro_batches, splits in SHAPES:
             try:
                 spec = ScheduleSpec(name, seq_splits=splits)

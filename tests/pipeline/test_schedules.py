@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule, check_schedule
-from taylor.pipeline.schedule import FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline.schedule import FORWARD, SCHEDULES, SEARCHED_NAMES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.register.frameworks import FRAMEWORKS, MEGATRON, MINDFORMERS, TORCHTITAN, Framework
 
@@ -295,9 +295,9 @@ def test_every_schedule_is_offered_with_the_interleaves_and_micro_batches_of_its
         "torch-interleaved": (several, 1), "seqpipe": (any_number, 1), "seqvpp": (several, 1),
         "seqsmartvpp": (several, 1), "zero_bubble_v": (two, 7), "dualpipev": (two, 7),
         "zbv": (two, 1), "zb-h1": (one, 1), "zb-h2": (one, 7), "interleaved-zb": (several, 1),
-        "searched": (any_number, 1), "searched-v": (two, 1),
+        "searched": (any_number, 1), "searched-v": (two, 1), "searched-free": (several, 1),
     }  # fmt: skip
-    for name in (*SCHEDULES, "searched", "searched-v"):
+    for name in (*SCHEDULES, *SEARCHED_NAMES):
         traits = ScheduleSpec(name).traits
         told = {V for V in range(1, 5) if traits.offered_with(V)}, int(traits.least_micro_batches(4))
         assert told == rows[name], name
@@ -308,4 +308,4 @@ def test_every_schedule_is_offered_with_the_interleaves_and_micro_batches_of_its
             name
         )
         assert traits.put_off == {"zb-h1": 1, "zb-h2": 2, "interleaved-zb": 1}.get(name), name
-    assert len(rows) == len(SCHEDULES) + 2
+    assert len(rows) == len(SCHEDULES) + len(SEARCHED_NAMES)

@@ -10,6 +10,7 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.command_lines import pipeline_parallel
 from taylor.parsers.megatron.layout import expand_layout
+from taylor.pipeline.chunks import Placement
 from taylor.pipeline.plan import FULL
 from taylor.register.model import DENSE, MOE, MTP
 from taylor.workflows.statement.export import with_mtp
@@ -121,6 +122,7 @@ def test_an_unknown_form_is_refused_with_those_there_are():
 )
 def test_the_last_layers_in_model_order_are_the_mtp_ones(v_shape, dense, moe, mtp):
     plan = plan_of({DENSE: [[1, 1], [0, 0]], MOE: [[0, 2], [3, 2]]})
-    named = with_mtp(plan, 2, v_shape)
+    placement = Placement.shaped(plan.stages, plan.interleaves, v_shape=v_shape)
+    named = with_mtp(plan, 2, placement)
     assert named.layers == plan_of({DENSE: dense, MOE: moe, MTP: mtp}).layers
-    assert with_mtp(named, 2, v_shape) is named
+    assert with_mtp(named, 2, placement) is named

@@ -235,9 +235,22 @@ def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
         else (f"no order of this plan takes less than {step_text(problem, found.bound)}")
     )
     return [
+        *placement_lines(planned),
         ("order", f"{better} the best plan with {order.known} ({step_text(problem, known)}); {proof}"),
         ("order", "no launcher takes it as it stands; torch's pipelining does from --export torch-actions=FILE"),
     ]
+
+
+def placement_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """Stages of the chunks where they were chosen, and the gain over the better of a loop and a V."""
+    order, problem = planned.order, planned.problem
+    if order is None or order.placement is None or not order.shape_step:
+        return []
+    gain = order.shape_step / order.found.step - 1.0
+    better = "nothing is gained over" if gain < EQUAL_SHARE else f"{100 * gain:.2f} % faster than"
+    stages = " ".join(map(str, order.placement.stage_of))
+    shape = f"the best plan and order on a {order.shape} ({step_text(problem, order.shape_step)})"
+    return [("placement", f"chunks in model order on stages {stages} ({order.placement.name}); {better} {shape}")]
 
 
 def gain_line(planned: PlannedFile) -> str:

@@ -12,6 +12,7 @@ from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import SEARCHED_FREE
 from taylor.pipeline_solver.milp.least_memory import most_frugal_plan
 from taylor.pipeline_solver.milp.model_files import write_model
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
@@ -34,6 +35,7 @@ from taylor.workflows.solving.interrupted import keep_plan_so_far, keep_unchecke
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.memory_check import CheckStopped, solve_checked
 from taylor.workflows.solving.own_order import best_with_own_order
+from taylor.workflows.solving.own_placement import best_with_own_placement
 from taylor.workflows.solving.solve_variants import Best, best_of
 from taylor.workflows.solving.variants import Variant, on_host, variants_of
 from taylor.workflows.statement.lending import refuse_writing
@@ -216,7 +218,8 @@ def solve_stated(
     """
     variants, order = variants_of(file, memory), None
     if file.job.is_searched:
-        best, order = best_with_own_order(variants, how, on_progress, store)
+        choose = best_with_own_placement if file.job.schedule == SEARCHED_FREE else best_with_own_order
+        best, order = choose(variants, how, on_progress, store)
     elif len(variants) > 1 or variants[0].restated:
         best = best_of(variants, how, on_progress, store)
     else:

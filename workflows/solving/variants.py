@@ -11,7 +11,7 @@ from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.known_orders import known_orders
-from taylor.pipeline.schedule import AUTO, PLAIN, ScheduleSpec
+from taylor.pipeline.schedule import AUTO, PLAIN, SEARCHED_FREE, ScheduleSpec
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.workflows.showing.alternative import Alternative, choice_name
@@ -190,9 +190,17 @@ def _known_orders(variant: Variant) -> Iterator[Variant]:
     if not file.job.is_searched:
         yield variant
         return
-    strategy = running.strategy
+    strategy, free = running.strategy, file.job.schedule == SEARCHED_FREE
+    if free and (variant.profile.source != MemorySource.ESTIMATE or file.stages is not None):
+        what = "stages on one kind of devices" if file.stages is not None else "estimated memory"
+        raise InputError(
+            f"needs {what}: with the chunks, embedding and head move between stages",
+            field="-schedule",
+            value=SEARCHED_FREE,
+            cure="leave out -memory, dry-runs (-dryrun n) and --stage_devices, or use searched or searched-v",
+        )
     orders = known_orders(running.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
     for name, spec in orders.items():
-        yield variant._chosen(name, replace(file, running=running.replace(schedule=spec)), restated=False)
+        yield variant._chosen(name, replace(file, running=running.replace(schedule=spec)), restated=free)
     if not orders:
         yield variant

@@ -13,8 +13,9 @@ from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.parsers.export import export_forms, export_order, export_plan
 from taylor.parsers.stage_comment import comment_of, rows_of
+from taylor.pipeline.chunks import Placement
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import PipelinePlan, as_grid, deal_kinds, values_in_order
+from taylor.pipeline.plan import PipelinePlan, as_grid, deal_on
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.model.problem import PipelineProblem, card_rows
 from taylor.pipeline_solver.solving.result import read_result
@@ -36,7 +37,7 @@ def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: Sch
     idle = Schedule(schedule, 1, interleaves, 1, np.zeros((1, 0, 4), dtype=np.int32))
     for one in exports:
         if export_order(idle, one.form) is None:
-            export_plan(least, one.form, v_shape=schedule.v_shape)
+            export_plan(least, one.form, placement=schedule.placement(1, interleaves))
 
 
 def export_texts(
@@ -54,9 +55,8 @@ def export_texts(
     InputError
         When a form cannot state the plan.
     """
-    v_shape = problem.schedule.v_shape
     pinned = any(kind.pinned for kind in problem.kinds)
-    written = with_mtp(plan.with_runs_joined(MTP).without(VISION), mtp_layers, v_shape)
+    written = with_mtp(plan.with_runs_joined(MTP).without(VISION), mtp_layers, problem.placement)
     texts = []
     forms = export_forms()
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
@@ -64,7 +64,7 @@ def export_texts(
         if (order := export_order(schedule, one.form)) is not None:
             texts.append((one, order))
             continue
-        text = export_plan(written, one.form, mtp_counted=not pinned, v_shape=v_shape)
+        text = export_plan(written, one.form, mtp_counted=not pinned, placement=problem.placement)
         texts.append((one, with_cards(text, problem.cards)))
         if forms[one.form].places_only and any(any(map(any, grid)) for grid in plan.recompute.values()):
             log.warning("export %s: says where layers stand, not which are recomputed; json says both", one.form)
@@ -80,7 +80,7 @@ def with_cards(text: str, cards: Sequence[str]) -> str:
     return f"{comment_of(rows_of(card_rows(cards)))}\n{text}"
 
 
-def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan:
+def with_mtp(plan: PipelinePlan, mtp_layers: int, placement: Placement) -> PipelinePlan:
     """Plan whose last layers in model order are named as the MTP layers that they are."""
     if not mtp_layers or MTP in plan.layers:
         return plan
@@ -88,8 +88,7 @@ def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan
     last_kind = list(counts)[-1]
     counts[MTP] = min(mtp_layers, counts[last_kind])
     counts[last_kind] -= counts[MTP]
-    sizes = values_in_order(plan.total_layers(), v_shape)
-    return PipelinePlan(deal_kinds(counts, sizes, plan.stages, v_shape), plan.recompute)
+    return PipelinePlan(deal_on(placement, counts, placement.values(plan.total_layers())), plan.recompute)
 
 
 def export_what_can_be(

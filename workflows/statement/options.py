@@ -9,7 +9,7 @@ from pathlib import Path
 from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.profile import TimeRatios
-from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V
+from taylor.pipeline.schedule import AUTO, SEARCHED_NAMES
 from taylor.workflows.statement.measured_run import MeasuredRun
 
 LISTED, GROUPS, ANY = "listed", "groups", "any"
@@ -192,7 +192,7 @@ class FileJob:
     @property
     def is_searched(self) -> bool:
         """Return whether the order of tasks is chosen for the plan."""
-        return self.schedule in (SEARCHED, SEARCHED_V)
+        return self.schedule in SEARCHED_NAMES
 
 
 @dataclass(frozen=True)

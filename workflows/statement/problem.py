@@ -9,9 +9,8 @@ from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.registry import launcher_of, speaking_for
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.partners import combines
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, split_runs, values_in_order
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_on, values_in_order
 from taylor.pipeline_solver.model.problem import LayerKind, Pairing, PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, kind_of
@@ -104,11 +103,16 @@ def _boundary_lags(config: TrainingConfig, ratios: TimeRatios) -> tuple[float, .
     stages, vpp = config.strategy.pp, config.strategy.vpp
     if not ratios.lags:
         return (ratios.lag,) * (stages * vpp - 1)
-    on = [stage for _, stage in chunk_order(stages, vpp, config.schedule_for(vpp).v_shape)]
-    # Between neighbours the lower one's entry counts; between last and first stage, which virtual stages join, the
-    # last's.
+    on = config.schedule_for(vpp).placement(stages, vpp).stage_of
     pairs = [(min(a, b), max(a, b)) for a, b in zip(on, on[1:], strict=False)]
-    return tuple(ratios.lags[low if high - low <= 1 else high] for low, high in pairs)
+    return tuple(_lag_between(ratios.lags, low, high) for low, high in pairs)
+
+
+def _lag_between(lags: Sequence[float], low: int, high: int) -> float:
+    """Transfer time between two stages: the last one's entry is for the way from the last stage to the first."""
+    if high - low <= 1 or high - low == len(lags) - 1:
+        return lags[low if high - low <= 1 else high]
+    return max(lags[low:high])  # the widest of the links that lie between them
 
 
 def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -145,7 +149,7 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
     known = {kind.name for kind in problem.kinds}
     runs = {kind.name: kind.count for kind in problem.kinds if kind.pinned_last and kind_of(kind.name) == MTP}
     if len(runs) > 1 and MTP in plan.layers and not known.issubset(plan.layers):
-        split = split_runs(plan.layers[MTP], runs, problem.schedule.v_shape)
+        split = deal_on(problem.placement, runs, problem.placement.values(plan.layers[MTP]))
         layers = {kind: grid for kind, grid in plan.layers.items() if kind != MTP}
         plan = PipelinePlan({**layers, **split}, plan.recompute)
     merged: dict[str, list[str]] = {}
