@@ -69,11 +69,11 @@ def test_chunks_on_stages_of_their_own_are_no_worse_than_on_a_loop_or_a_v(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    table, result, page = tmp_path / "order.csv", tmp_path / "result.json", tmp_path / "page.html"
+    table, result, trace = tmp_path / "order.csv", tmp_path / "result.json", tmp_path / "trace.json"
     run(
         ["-yaml", str(YAML), "-dryrun", "n", "-check", "n", "-write", "n", "-workers", "1", "-vpp", "2"]
         + ["-schedule", SEARCHED_FREE]
-        + ["--export", f"torch-actions={table}", "--result_json", str(result), "--html", str(page)]
+        + ["--export", f"torch-actions={table}", "--result_json", str(result), "--trace", str(trace)]
     )
     saved, order = read_result(result), json.loads(result.read_text())["order"]
     problem = saved.problem
@@ -87,7 +87,7 @@ def test_chunks_on_stages_of_their_own_are_no_worse_than_on_a_loop_or_a_v(
     assert runtime.stage_index_to_group_rank == dict(enumerate(order["stage_of"]))
     last = order["stage_of"][-1]
     chunks = ", ".join(str(k) for k, s in enumerate(order["stage_of"]) if s == last)
-    assert f"stage {last} (chunks {chunks})" in page.read_text()
+    assert f"stage {last} (chunks {chunks})" in trace.read_text()
 
 
 @pytest.mark.parametrize(
