@@ -25,6 +25,7 @@ from taylor.parsers.trainer.adapters import bits_named, low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
+from taylor.parsers.trainer.optimizers import USUAL
 from taylor.parsers.trainer.settings import (
     Accelerate,
     count,
@@ -113,6 +114,7 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
         length=length_of(fields),
         recomputes=not switch(fields, CHECKPOINTS),
         optimizer=_optimizer(fields),
+        usual_optimizer=not fields.has("optim"),
         world=None if accelerate is None else accelerate.world,
         loaded_bytes=2 if pure else 4,
         compute_bytes=2 if mixed or pure else 4,
@@ -192,7 +194,7 @@ def _optimizer(fields: Fields) -> str:
         return "adam_mini"
     if switch(fields, "use_muon"):
         return "muon"
-    return optimizer_of(fields, "optim", "adamw_torch")
+    return optimizer_of(fields, "optim", USUAL)
 
 
 def _refuse_other_jobs(fields: Fields) -> None:

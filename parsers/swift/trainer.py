@@ -31,6 +31,7 @@ from taylor.parsers.trainer.adapters import bits_named, low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
+from taylor.parsers.trainer.optimizers import USUAL
 from taylor.parsers.trainer.settings import (
     Accelerate,
     count,
@@ -166,7 +167,8 @@ def job_in(
         seq_length=_length(fields, loss, notes),
         length=length_of(fields),
         recomputes=switch(fields, CHECKPOINTS, default=True) or sharding.checkpoints,
-        optimizer=optimizer_of(fields, "optim", "adamw_torch"),
+        optimizer=optimizer_of(fields, "optim", USUAL),
+        usual_optimizer=not fields.has("optim"),
         world=world,
         context=_context(model, shared, fields),
         loaded_bytes=4 if kind in ("float32", "fp32") else 2,

@@ -46,6 +46,8 @@ class TrainerJob:
         Every layer runs again in backward (gradient checkpointing).
     optimizer : str
         Its name, as `optimizers.MOMENTS` has it.
+    usual_optimizer : bool
+        No file names it: it is the Trainer's default.
     world : int or None
         Ranks where the file states them.
     tp : int
@@ -89,6 +91,7 @@ class TrainerJob:
     seq_length: int
     recomputes: bool
     optimizer: str
+    usual_optimizer: bool = False
     world: int | None = None
     tp: int = 1
     context: Context = Context()
@@ -144,6 +147,11 @@ def config_of(job: TrainerJob) -> TrainingConfig:
     strategy, left_open = _strategy(job)
     if left_open is not None:
         notes.append(left_open.note)
+    if job.usual_optimizer and job.adapters is None and job.sharding.kind != ZERO:
+        notes.append(
+            "the optimizer is not stated: transformers with torch before 2.8 takes adamw_torch, whose step copies the "
+            "second moments"
+        )
     if job.moments.paged:
         notes.append("the optimizer's paged moments are counted on the device")
     return TrainingConfig(
@@ -289,8 +297,11 @@ def _states(job: TrainerJob, strategy: Strategy) -> tuple[int, OptimizerStates]:
 def _of(job: TrainerJob, weight: int, states: OptimizerStates, sharding: Sharding) -> OptimizerStates:
     """States with the optimizer's moments, and the host where it holds them."""
     on_host = sharding.states_on_host and sharding.shards_optimizer
+    # DeepSpeed steps one flat shard after another by a kernel of its own, or on the host.
+    copied = 0 if sharding.kind == ZERO or on_host else job.moments.copied * weight
     return replace(
         states,
+        step_bytes=states.step_bytes + copied,
         moments_bytes=job.moments.bytes(weight),
         other_moments_bytes=job.moments.other_bytes(weight),
         host_share=1.0 if on_host else 0.0,

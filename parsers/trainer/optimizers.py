@@ -5,6 +5,9 @@ bitsandbytes' blockwise moments, one fp32 maximum for 256 values (bitsandbytes f
 which is under a fiftieth of them and not counted. torchao's moments in 4 bits are two half bytes, with an fp32 scale
 for 128 of them (pytorch/ao torchao/optim/subclass_4bit.py, ``OptimState4bit``; transformers v4.57.1
 src/transformers/trainer.py:1757).
+Without ``fused`` torch's AdamW makes one further copy of all second moments in its step (torch 2.13
+torch/optim/adam.py, ``_multi_tensor_adam``: ``exp_avg_sq_sqrt``); from torch 2.8 on transformers takes the fused one by
+default (training_args.py, ``default_optim``).
 Adam-mini keeps one second moment a block (zyushun/Adam-mini, arXiv:2406.16793); Muon a momentum of the layers' matrices
 and AdamW's moments of everything else (KellerJordan/Muon).
 """
@@ -28,12 +31,15 @@ class Moments:
         Values of a parameter outside the layers' matrices, where that differs.
     paged : bool
         They may move to the host where memory is short.
+    copied : int
+        Values a parameter that the step copies.
     """
 
     count: int
     bytes_each: int | None = None
     paged: bool = False
     others: int | None = None
+    copied: int = 0
 
     def bytes(self, weight_bytes: int) -> int:
         """Bytes a parameter of a matrix beside a weight of this number of bytes."""
@@ -45,9 +51,8 @@ class Moments:
 
 
 MOMENTS = {
-    **dict.fromkeys(
-        ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_anyprecision"), Moments(2)
-    ),
+    "adamw_torch": Moments(2, copied=1),
+    **dict.fromkeys(("adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_anyprecision"), Moments(2)),
     **dict.fromkeys(("adamw_torch_npu_fused", "adamw_torch_xla", "adamw", "adam", "fusedadam", "cpuadam"), Moments(2)),
     **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit"), Moments(2, 1)),
     **dict.fromkeys(("adamw_torch_4bit", "ao_adamw_4bit"), Moments(1, 1)),
@@ -65,3 +70,5 @@ MOMENTS = {
     "muon": Moments(1, others=2),
 }
 """By name; what is missing has states whose size is not known here."""
+USUAL = "adamw_torch_fused"
+"""transformers' default since torch 2.8."""

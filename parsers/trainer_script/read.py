@@ -31,6 +31,7 @@ from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
+from taylor.parsers.trainer.optimizers import USUAL
 from taylor.parsers.trainer.settings import (
     Accelerate,
     count,
@@ -162,7 +163,8 @@ def plain_job(
         seq_length=_length(fields),
         length=length_of(fields),
         recomputes=switch(fields, CHECKPOINTS) or sharding.checkpoints,
-        optimizer=optimizer_of(fields, "optim", "adamw_torch"),
+        optimizer=optimizer_of(fields, "optim", USUAL),
+        usual_optimizer=not fields.has("optim"),
         world=None if accelerate is None else accelerate.world,
         context=Context() if accelerate is None else accelerate.context,
         loaded_bytes=4 if wide else 2,

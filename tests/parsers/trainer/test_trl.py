@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,19 @@ def test_every_option_of_trl_has_a_row(name: str) -> None:
     table = load_flag_table("taylor.parsers.trainer_script", "options.yaml")
     names = {each for each in defaults(f"trl/trainer/{name}_config.py") if not each.startswith("_")}
     assert not [each for each in sorted(names) if table.find(each) is None]
+
+
+@pytest.mark.parametrize(("optim", "step_bytes"), [("adamw_torch", 4), ("adamw_torch_fused", 0), ("", 0)])
+def test_the_step_of_an_adamw_that_is_not_fused_copies_the_second_moments(
+    tmp_path: Path, optim: str, step_bytes: int
+) -> None:
+    config = read(tmp_path, f"{SFT} --optim {optim}" if optim else SFT)
+    assert config.rules.optimizer.step_bytes == step_bytes
+    assert any("torch before 2.8" in note for note in config.notes) == (not optim)
+
+
+def test_torch_s_adamw_makes_that_copy() -> None:
+    adam = pytest.importorskip("torch.optim.adam")
+    text = inspect.getsource(adam._multi_tensor_adam)
+    assert "exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)" in text
+    assert "_foreach_sqrt" not in inspect.getsource(adam._fused_adam)
