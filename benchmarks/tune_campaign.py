@@ -72,6 +72,7 @@ class TrueMemory:
     """A cluster's own bytes where the search asks for laws."""
 
     margin = MOST_GAPS
+    weights = None
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -82,7 +83,9 @@ class TrueMemory:
         """One law each."""
         return self
 
-    def stage(self, run: RunSetting, blocks: list[tuple[str, bool]], in_flight: int) -> PredictedPeak:
+    def stage(
+        self, run: RunSetting, blocks: list[tuple[str, bool]], in_flight: int, accumulates: bool = True
+    ) -> PredictedPeak:
         """Static bytes and the peak."""
         stage = tuple(blocks)
         static = self.cluster.start(run, stage)

@@ -149,11 +149,22 @@ def choices(job: Job) -> Iterator[tuple[RunSetting, int]]:
         dp, rest = divmod(job.ranks, tp * cp * pp)
         if rest or not dp or job.batch % (dp * mbs) or own.experts % ep:
             continue
-        run = RunSetting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp, dense=own.dense)
-        # Layers need not split evenly.
-        if legal(run.replace(layers=pp), job.sizes) is None:
-            micro = job.batch // (dp * mbs)
-            yield from ((run.replace(vpp=vpp), micro) for vpp in _chunks(run, micro, job))
+        for replicas in _copies(dp, job):
+            run = RunSetting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp, dense=own.dense)
+            run = run.replace(replicas=replicas)
+            # Layers need not split evenly.
+            if legal(run.replace(layers=pp), job.sizes) is None:
+                micro = job.batch // (dp * mbs)
+                yield from ((run.replace(vpp=vpp), micro) for vpp in _chunks(run, micro, job))
+
+
+def _copies(dp: int, job: Job) -> list[int]:
+    """Numbers of copies of sharded weights over the data parallel ranks; one of weights that are not sharded."""
+    if job.sizes.weights is None:
+        return [1]
+    if "replicas" not in job.searched:
+        return [min(dp, job.sizes.own.replicas)]
+    return [1 << at for at in range(dp.bit_length())]
 
 
 def _chunks(run: RunSetting, micro_batches: int, job: Job) -> Iterator[int]:

@@ -31,13 +31,13 @@ GROUPS: Mapping[str, Ranks] = MappingProxyType(
 
 
 def data_parallel(run: RunSetting) -> tuple[int, int]:
-    """The ranks that share gradients of parameters that are no experts'."""
-    return run.dp * run.cp, run.tp
+    """The ranks that share gradients of parameters that are no experts', and their optimizer."""
+    return run.shards, run.tp
 
 
 def expert_data_parallel(run: RunSetting) -> tuple[int, int]:
     """The ranks that share gradients of experts."""
-    return max(1, run.dp * run.cp // run.ep), run.tp * run.ep
+    return run.expert_shards, run.tp * run.ep
 
 
 def kind_of(name: str) -> str:

@@ -27,8 +27,9 @@ from taylor.base.errors import InputError
 from taylor.blackbox.blocks import CONDITIONED, Condition, condition_of
 from taylor.blackbox.laws import FACTORS, Fitter, Law, SizeFit
 from taylor.blackbox.module_runs import Again, Module, saved_bytes
+from taylor.blackbox.sharded_weights import BlockBytes, WeightMemory
 from taylor.cost_model.choices.module_choices import words_of
-from taylor.parsers.small_run import RunSetting
+from taylor.parsers.small_run import RunSetting, ShardedWeights
 
 TURN = "turn"
 """The event between a block's forward and backward pass."""
@@ -136,6 +137,7 @@ _DENSE: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
         "whole": lambda run: 1.0,
         "over DP and CP": lambda run: run.dp * run.cp,
         "over DP": lambda run: run.dp,
+        "over shards": lambda run: run.shards,
     }
 )
 """Divisor of the optimizer's elements for a rank's shard."""
@@ -147,6 +149,7 @@ _EXPERT: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
         "over TP, DP and CP by EP": lambda run: max(1.0, run.tp * run.dp * run.cp / run.ep),
         "over DP and CP": lambda run: run.dp * run.cp,
         "over DP": lambda run: run.dp,
+        "over shards by EP": lambda run: run.expert_shards,
     }
 )
 
@@ -355,6 +358,8 @@ class MemoryLaws:
         Probability that a stage takes more than `PredictedPeak.upper`.
     modules : mapping of str to mapping of str to Module
         By block: those that it may run again in its place, by their names.
+    weights : WeightMemory or None
+        Of weights that ranks share and gather.
     """
 
     blocks: Mapping[str, _Block]
@@ -363,11 +368,14 @@ class MemoryLaws:
     runs: tuple[RunMemory, ...]
     risk: float = RISK
     modules: Mapping[str, Mapping[str, Module]] = field(default_factory=dict)
+    weights: WeightMemory | None = None
     _known: dict[tuple[str | int, ...], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
-    def stage(self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int) -> PredictedPeak:
+    def stage(
+        self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int, *, accumulates: bool = True
+    ) -> PredictedPeak:
         """The memory of a stage.
 
         Parameters
@@ -376,15 +384,17 @@ class MemoryLaws:
             Its blocks in their order, each with whether it runs again in the backward pass.
         in_flight : int
             Micro-batches in flight at most; of 1F1B min(micro-batches, pp - stage).
+        accumulates : bool
+            A step has more of them.
 
         Raises
         ------
         InputError
             When small runs did not have such a block.
         """
-        peak = self._stage(run, blocks, in_flight)
+        peak = self._stage(run, blocks, in_flight, accumulates=accumulates)
         if self.largest is not self:
-            return self._above(peak, self.largest._stage(run, blocks, in_flight))
+            return self._above(peak, self.largest._stage(run, blocks, in_flight, accumulates=accumulates))
         return self._above(peak, peak)
 
     def chunks(
@@ -474,9 +484,7 @@ class MemoryLaws:
 
         As of one more small run, by Student's t: mean + t s sqrt(1 + 1/n), a prediction interval of one side.
         """
-        above = np.array(
-            [one.peak / max(1.0, self._stage(one.setting, one.blocks, one.in_flight).peak) - 1 for one in self.runs]
-        )
+        above = np.array([one.peak / max(1.0, self.run_peak(one)) - 1 for one in self.runs])
         count = len(above)
         if count < 2:
             return max(LEAST_MARGIN, 2 * float(above.max()))
@@ -484,7 +492,13 @@ class MemoryLaws:
         wide = float(above.mean() + student * above.std(ddof=1) * np.sqrt(1 + 1 / count))
         return max(LEAST_MARGIN, wide)
 
-    def _stage(self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int) -> PredictedPeak:
+    def run_peak(self, run: RunMemory) -> float:
+        """The peak of a small run of one micro-batch by these laws."""
+        return self._stage(run.setting, run.blocks, run.in_flight, accumulates=False).peak
+
+    def _stage(
+        self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int, *, accumulates: bool = True
+    ) -> PredictedPeak:
         for name, _ in blocks:
             if name not in self.blocks:
                 cure = "give one of " + ", ".join(self.blocks)
@@ -493,10 +507,25 @@ class MemoryLaws:
         dense, expert = self.elements(run, blocks)
         static = max((way.base for way in self.states), default=0.0) + _most(self.states, dense, expert, run)
         kept, most = self._passes(run, blocks)
-        peak = static + max((in_flight - 1) * kept + most, self.step_bytes(run, blocks))
+        step = self.step_bytes(run, blocks)
+        most += (in_flight - 1) * kept
+        held = 0.0
+        if self.weights is not None:
+            each = [self.elements(run, [block]) for block in blocks]
+            held = sum(self.weights.held(size, run, accumulates=accumulates) for size in each)
+            passes = [self.block_bytes(run, block) for block in blocks]
+            most = self.weights.peak(run, passes, each, in_flight, accumulates=accumulates)
+            step += sum(self.weights.shard(size, run) for size in each)
+        peak = static + max(most, step)
+        static += held
         unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
         unsure += [] if self.states else ["states"]
         return PredictedPeak(static, peak, peak, tuple(unsure))
+
+    def block_bytes(self, run: RunSetting, block: tuple[str, Again]) -> BlockBytes:
+        """A block's bytes of one micro-batch, apart by its passes."""
+        life, _ = self._block(run, block[0])
+        return BlockBytes(self.micro_batch(run, block)[0], life.forward, life.backward, life.input)
 
     def _passes(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> tuple[float, float]:
         """Bytes that a chunk keeps of a micro-batch between its two passes, and the most that it takes in them."""
@@ -514,8 +543,13 @@ def _most(ways: Sequence[MemorySharding], dense: float, expert: float, run: RunS
     return max((way.of(dense, expert, run) for way in ways), default=0.0)
 
 
-def memory_laws(runs: Sequence[RunMemory], risk: float = RISK) -> MemoryLaws:
+def memory_laws(runs: Sequence[RunMemory], risk: float = RISK, weights: ShardedWeights | None = None) -> MemoryLaws:
     """Fit the laws of all tensors and the sharding of all states.
+
+    Parameters
+    ----------
+    weights : ShardedWeights or None
+        Precision of weights that ranks share and gather.
 
     Raises
     ------
@@ -530,7 +564,8 @@ def memory_laws(runs: Sequence[RunMemory], risk: float = RISK) -> MemoryLaws:
     settings = [run.setting for run in runs]
     states = _shardings([run.start for run in runs], totals, settings)
     step = _shardings([run.step for run in runs], totals, settings)
-    return MemoryLaws(MappingProxyType(blocks), states, step, tuple(runs), risk)
+    apart = None if weights is None else WeightMemory(weights)
+    return MemoryLaws(MappingProxyType(blocks), states, step, tuple(runs), risk, weights=apart)
 
 
 def _block(name: str, runs: Sequence[RunMemory]) -> _Block:

@@ -20,9 +20,9 @@ MOST_GROWTH = 3
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer of a kind: forward pass, both passes, states, and what it keeps of a micro-batch."""
+    """A layer of a kind: time where it runs again, both passes, states, and what it keeps of a micro-batch."""
 
-    forward: float
+    again: float
     both: float
     state: float
     kept: float
@@ -32,7 +32,8 @@ class _Layer:
     def of(cls, kind: LayerKind, problem: PipelineProblem, choice: str) -> _Layer:
         more = 0.0 if choice == NONE else kind.choices[choice].backward
         both = kind.forward * (1 + problem.backward_ratio) + more
-        return cls(kind.forward, both, kind.layer_mib, kind.activation_mib[choice], kind.activation_mib[FULL])
+        again = kind.forward * problem.recompute_ratio.get(FULL, 1.0)
+        return cls(again, both, kind.layer_mib, kind.activation_mib[choice], kind.activation_mib[FULL])
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ class _Stages:
         """
         usual, front = self.model.usual, self.model.front
         again = np.minimum(self.sizes, number)
-        work = self.work + again.sum(axis=1) * usual.forward
+        work = self.work + again.sum(axis=1) * usual.again
         kept = self.kept - again * (usual.kept - usual.thrifty)
         if self.front is not None:
             mine = np.minimum(self.front, number)
-            work += mine * (front.forward - usual.forward)
+            work += mine * (front.again - usual.again)
             kept[:, 0] -= mine * (front.kept - front.thrifty - usual.kept + usual.thrifty)
         return work, kept
 
@@ -152,7 +153,7 @@ def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choi
         if problem.uniform_recompute:
             numbers = numbers[bisect.bisect_left(numbers[:-1], True, key=space.suffices) :]
     least = float(space.ends.sum()) + model.total(problem.layers)
-    shortest = min(model.usual.forward, model.front.forward)
+    shortest = min(model.usual.again, model.front.again)
     free = _Tried(space.enough.shape)
     best, found = math.inf, None
     for number in numbers:

@@ -37,6 +37,10 @@ class RecordedRun:
         Collectives by the names of their samples.
     allocations : tuple of Allocation
         One step's, in the order of their starts.
+    of_weights : tuple of OperatorSample
+        The step's work by which sharded weights are gathered and their gradients reduced, which is none of `samples`.
+    memory_of_weights : tuple of Allocation
+        Allocations of that work, which are none of `allocations`.
     """
 
     setting: RunSetting
@@ -44,6 +48,21 @@ class RecordedRun:
     transfers: Mapping[str, Transfer]
     allocations: tuple[Allocation, ...]
     log: RunLog
+    of_weights: tuple[OperatorSample, ...] = ()
+    memory_of_weights: tuple[Allocation, ...] = ()
+
+    @property
+    def start_bytes(self) -> int:
+        """Bytes in use before the step's first allocation."""
+        every = (*self.allocations[:1], *self.memory_of_weights[:1])
+        first = min(every, key=lambda one: one.start_ns, default=None)
+        return 0 if first is None else first.total - first.bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes in use."""
+        every = (one.total for one in (*self.allocations, *self.memory_of_weights))
+        return max(*every, 0, self.log.peak or 0) if self.allocations else self.log.peak or 0
 
     @cached_property
     def gradients(self) -> Mapping[str, float]:
@@ -110,6 +129,8 @@ class RecordedRun:
         same tensor goes several times where a parameter goes once.
         """
         run = self.setting
+        if self.of_weights:
+            return {}
         sizes: dict[tuple[str, str], list[int]] = {}
         for one in self.samples:
             transfer = self.transfers.get(one.name)

@@ -29,8 +29,9 @@ MOST_EXPERTS = 16
 """Experts of a small run, where the router takes so few."""
 MOST_CANDIDATES = 48
 """Number of further runs to search for deciding ones."""
-SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs")
-"""Chunks of a stage (`vpp`) need no run of their own: a chunk holds layers as a stage does."""
+SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs", "replicas")
+"""Chunks of a stage (`vpp`) need no run of their own: a chunk holds layers as a stage does. Nor do copies of sharded
+weights (`replicas`)."""
 MODULES = "modules"
 """Recompute by module, searched where it is asked for: a run without recompute, and one for each module, come on top of
 `MOST_RUNS`."""
@@ -85,7 +86,9 @@ def legal(setting: RunSetting, sizes: JobSizes) -> str | None:
         ),
         (setting.seq % (2 * setting.cp * setting.tp) == 0, f"{setting.seq} tokens do not split over TP and CP"),
         (setting.experts % setting.ep == 0, f"EP {setting.ep} does not divide {setting.experts} experts"),
-        ((setting.dp * setting.cp) % setting.ep == 0, f"EP {setting.ep} does not divide DP·CP"),
+        (setting.dp % setting.replicas == 0, f"{setting.replicas} copies do not divide DP {setting.dp}"),
+        (setting.shards % setting.ep == 0, f"EP {setting.ep} does not divide DP·CP"),
+        (not sizes.weights or setting.shards > 1, "no ranks share the weights, so that they stay in fp32"),
         (setting.layers % setting.pp == 0, f"{setting.layers} layers do not split over {setting.pp} stages"),
         (setting.experts >= sizes.top_k, f"a token goes to {sizes.top_k} experts"),
         (setting.experts % sizes.expert_groups == 0, f"experts stand in groups of {sizes.expert_groups}"),

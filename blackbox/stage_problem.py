@@ -61,6 +61,8 @@ class BlockTimes:
         Forward and backward pass of a dense layer, where such stand in front of others.
     again : tuple of AgainTimes
         Choices by module.
+    whole_again : float
+        What a layer's backward pass takes longer where the layer runs again whole, over its forward pass.
     """
 
     embedding: float
@@ -71,6 +73,7 @@ class BlockTimes:
     update: tuple[float, ...] = ()
     dense: tuple[float, float] = (0.0, 0.0)
     again: tuple[AgainTimes, ...] = ()
+    whole_again: float = 1.0
 
     @property
     def ratio(self) -> float:
@@ -141,7 +144,8 @@ def stage_problem(
     ways: tuple[Again, ...] = (False, True, *named)
     layers = [(name, again) for name in counts for again in ways]
     blocks: list[tuple[str, Again]] = [(EMBEDDING, False), *layers, (HEAD, False)]
-    alone = {block: laws.stage(run, [block], 1) for block in blocks}
+    several = micro_batches > 1
+    alone = {block: laws.stage(run, [block], 1, accumulates=several) for block in blocks}
     unsure = [name for peak in alone.values() for name in peak.unsure]
     if unsure:
         cure = "start the runs that `taylor tune` names"
@@ -164,6 +168,8 @@ def stage_problem(
             moments.append(moment[blocks[0]] - min(kept[layer] for layer in may))
         briefly = max(moments)
         static.append(empty + briefly + sum(states[block] + flights[block] * kept[block] for block in ends))
+        if laws.weights is not None and run.pp == 1:
+            static[-1] = _whole_model(laws, run, states, kept, several=several)
         # The optimizer's step comes when no micro-batch is in flight: it limits layers by itself.
         used = empty + sum(states[block] for block in ends) + laws.step_bytes(run, ends)
         each = min(states[name, False] + laws.step_bytes(run, [(name, False)]) for name in counts)
@@ -190,6 +196,7 @@ def stage_problem(
         limit_mib=(budget / MIB,) * run.pp,
         schedule=schedule_of(run.vpp),
         backward_ratio=times.ratio,
+        recompute_ratio={FULL: times.whole_again},
         head_forward=times.head / times.layer,
         embedding_forward=times.embedding / times.layer,
         lag=times.transfer / times.layer,
@@ -200,6 +207,23 @@ def stage_problem(
         uniform_recompute=(*uniform, *((name, run.layers) for name in named)) if uniform else (),
         unit_ms=times.layer,
     )
+
+
+def _whole_model(
+    laws: MemoryLaws,
+    run: RunSetting,
+    states: Mapping[tuple[str, Again], float],
+    kept: Mapping[tuple[str, Again], float],
+    *,
+    several: bool,
+) -> float:
+    """Bytes beside the layers' own of a stage that holds the whole model, whether its layers run again or not."""
+    found = []
+    for again in (False, True):
+        layers: list[tuple[str, Again]] = [(name, again) for name in layer_names(run)]
+        peak = laws.stage(run, [(EMBEDDING, False), *layers, (HEAD, False)], 1, accumulates=several).peak
+        found.append(peak - sum(states[layer] + kept[layer] for layer in layers))
+    return max(found)
 
 
 def schedule_of(chunks: int) -> ScheduleSpec:
@@ -234,7 +258,8 @@ def stage_peaks(laws: MemoryLaws, run: RunSetting, plan: PipelinePlan, micro_bat
     stages = stage_blocks(plan)
     if plan.interleaves == 1:
         return tuple(
-            laws.stage(run, blocks, min(micro_batches, run.pp - stage)) for stage, (blocks,) in enumerate(stages)
+            laws.stage(run, blocks, min(micro_batches, run.pp - stage), accumulates=micro_batches > run.pp - stage)
+            for stage, (blocks,) in enumerate(stages)
         )
     order = _steady(plan.stages, plan.interleaves, _shortened(plan.stages, micro_batches)).order
     return tuple(laws.chunks(run, chunks, order[stage]) for stage, chunks in enumerate(stages))

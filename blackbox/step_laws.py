@@ -36,6 +36,15 @@ from taylor.blackbox.operator_speed import Estimate, OperatorSpeeds
 from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import SAME_BYTES, RecordedRun
 from taylor.blackbox.rejection import ROBUST
+from taylor.blackbox.sharded_weights import (
+    Elements,
+    GroupTimes,
+    WeightTimes,
+    both_ns,
+    copy_ns,
+    forward_ns,
+    weight_samples,
+)
 from taylor.blackbox.stage_problem import (
     DENSE,
     EMBEDDING,
@@ -49,7 +58,7 @@ from taylor.blackbox.stage_problem import (
 )
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.profiles.transfers import Transfer
-from taylor.parsers.small_run import RunSetting
+from taylor.parsers.small_run import RunSetting, ShardedWeights
 
 NS = 1e-6
 """ms in a ns."""
@@ -59,6 +68,8 @@ only waits for the other shares the jitter of its start, a few percent."""
 MOSTLY = 0.9
 """Fraction of a collective's time beside an earlier one from which on it counts as wholly beside it: of a receive, its
 send. What of it sticks out for less is noise of their starts."""
+HEAD_FORWARD = 1 / 3
+"""Fraction of the head's operators that are its forward pass: one GEMM of three."""
 FORWARD_OF = {DENSE: PassPart.DENSE, LAYER: PassPart.FORWARD}
 """The forward pass of each kind of layer, in the order of the model."""
 Blocks = Sequence[tuple[str, Again]]
@@ -110,6 +121,8 @@ class StepLaws:
         The job reduces gradients beside its backward pass.
     dense : RecordedRun or None
         A run with one dense layer more, where there are dense layers in front of others.
+    weights : ShardedWeights or None
+        Precision of weights that ranks share and gather.
 
     Raises
     ------
@@ -127,6 +140,7 @@ class StepLaws:
         *,
         hidden_reduction: bool,
         dense: RecordedRun | None = None,
+        weights: ShardedWeights | None = None,
     ) -> None:
         self.memory, self.speeds, self.hidden_reduction = memory, speeds, hidden_reduction
         shown = [run.operators() for run in runs]
@@ -146,6 +160,7 @@ class StepLaws:
         self.gradients = runs[0].gradients
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
+        self.weights = None if weights is None else self._weight_times(runs, weights)
         self.modules: Mapping[str, tuple[Module, ...]] = {}
         self._known: dict[tuple[PassPart, RunSetting], Time] = {}
         self._block_times: dict[RunSetting, BlockTimes] = {}
@@ -226,6 +241,9 @@ class StepLaws:
                 group, transfer = run.group_of(sample), run.transfers[sample.name]
                 if group is not None:
                     found.append(_timed(sample, group, transfer.bytes, transfer.ns))
+            for name, group, sent, ns in weight_samples(run):
+                kind = kind_of(name)
+                found.append((Collective(kind, *group, buffer_of(kind, group[0], sent)), ns))
         for placed in (one for part in self._collectives.values() for one in part):
             for number, place in placed.operator.places.items():
                 run = runs[number]
@@ -258,6 +276,13 @@ class StepLaws:
         dense, expert = self.memory.elements(run, blocks)
         shares = dense / data_parallel(run)[0] + expert / expert_data_parallel(run)[0]
         return 1.0, shares, dense + expert
+
+    def _weight_times(self, runs: Sequence[RecordedRun], weights: ShardedWeights) -> WeightTimes:
+        elements = [self._elements(run.setting, _small_blocks(run.setting)) for run in runs]
+        return WeightTimes(weights, *copy_ns(runs, elements), lambda one: self.collective_ns(one)[0])
+
+    def _elements(self, run: RunSetting, blocks: Blocks) -> list[Elements]:
+        return [self.memory.elements(run, [block]) for block in blocks]
 
     # What follows -----------------------------------------------------------------------------------------------
 
@@ -293,7 +318,7 @@ class StepLaws:
         InputError
             When nothing like one of its operators was measured.
         """
-        key = (part, run.replace(layers=self._least, pp=1, dp=1, vpp=1))
+        key = (part, run.replace(layers=self._least, pp=1, dp=1, vpp=1, replicas=1))
         if key not in self._known:
             self._known[key] = self._timed_part(part, run)
         return self._known[key]
@@ -405,6 +430,8 @@ class StepLaws:
         backward : float
             Its last backward pass, ns, which may overlap the reduction.
         """
+        if self.weights is not None:
+            return self._weights_tail(run, blocks)
         reduce = gather = 0.0
         dense, expert = self.memory.elements(run, blocks)
         for kind, each in self.gradients.items():
@@ -418,6 +445,47 @@ class StepLaws:
         if self.hidden_reduction:
             reduce = max(0.0, reduce - backward)
         return reduce + gather + float(np.dot(self._update, self._update_work(run, blocks)))
+
+    def _weights_tail(self, run: RunSetting, blocks: Blocks) -> float:
+        """The same where weights are shared: with stages all gradients are reduced one after another."""
+        assert self.weights is not None
+        update = float(np.dot(self._update, self._update_work(run, blocks)))
+        if run.pp == 1:
+            return update
+        each = self._elements(run, blocks)
+        copies = sum(sum(self.weights.copies_ns(one)) / 2 for one in each)
+        return update + copies + sum(self.weights.reduce_ns(one, run) for one in each)
+
+    def _late_weights(self, run: RunSetting, blocks: Blocks) -> float:
+        """Time by which the first forward pass of a stage waits for its weights."""
+        assert self.weights is not None
+        passes = {EMBEDDING: PassPart.BEFORE, **FORWARD_OF}
+        groups = list[GroupTimes]()
+        for (name, _), one in zip(blocks, self._elements(run, blocks), strict=True):
+            forward = self.part(passes[name], run).ns if name in passes else 0.0
+            groups.append(GroupTimes(forward, 0.0, self.weights.gather_ns(one, run), 0.0))
+        return sum(forward_ns(groups)) - sum(group.forward for group in groups)
+
+    def _groups(self, run: RunSetting, *, again: bool) -> list[GroupTimes]:
+        """The blocks of the whole model with what gathers their weights, where layers run again or not."""
+        assert self.weights is not None
+        blocks = _small_blocks(run)
+        parts = {EMBEDDING: (PassPart.BEFORE, PassPart.AFTER), DENSE: (PassPart.DENSE, PassPart.DENSE_BACKWARD),
+                 LAYER: (PassPart.FORWARD, PassPart.BACKWARD)}  # fmt: skip
+        known = dict[str, GroupTimes]()
+        for name in dict.fromkeys(name for name, _ in blocks):
+            elements = self.memory.elements(run, [(name, False)])
+            out, into = self.weights.copies_ns(elements)
+            if name == HEAD:
+                # Its weights stay between its passes, which are one part.
+                both = self.part(PassPart.HEAD, run).ns
+                forward, backward, into = HEAD_FORWARD * both, (1 - HEAD_FORWARD) * both, into - out
+            else:
+                forward, backward = (self.part(part, run).ns for part in parts[name])
+                backward -= forward if name != EMBEDDING and not again else 0.0
+            gather, reduce = self.weights.gather_ns(elements, run), self.weights.reduce_ns(elements, run)
+            known[name] = GroupTimes(forward + out, backward + into, gather, reduce)
+        return [known[name] for name, _ in blocks]
 
     def block_times(self, run: RunSetting) -> BlockTimes:
         """The times that the exact solver divides, ms; layers of the tails are dealt evenly."""
@@ -436,9 +504,32 @@ class StepLaws:
         again = self._layer_choices(run)
         tails = self._tails_ms(run, even_stages(run), again)
         alone, twice = (self.part(part, run).ns for part in (PassPart.DENSE, PassPart.DENSE_BACKWARD))
+        if self.weights is not None and run.pp == 1:
+            return self._gathered_blocks(run, tails)
         return BlockTimes(
             (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tails,
             (alone * NS, (twice - alone) * NS), again,
+        )  # fmt: skip
+
+    def _gathered_blocks(self, run: RunSetting, tails: tuple[float, ...]) -> BlockTimes:
+        """The times of a model without stages, whose weights are gathered in each pass.
+
+        A layer takes as long as the longer of its operators and its weights. The ends take what remains of the whole.
+        """
+        plain, whole = self._groups(run, again=False), self._groups(run, again=True)
+
+        def backward(group: GroupTimes) -> float:
+            return max(group.backward, group.gather + group.reduce)
+
+        layer, full = plain[-2], whole[-2]
+        first, second = max(layer.forward, layer.gather), backward(layer)
+        dense = plain[1] if run.dense else None
+        alone = (0.0, 0.0) if dense is None else (max(dense.forward, dense.gather), backward(dense))
+        layers = (run.layers - run.dense) * (first + second) + run.dense * sum(alone)
+        ends = max(0.0, both_ns(plain).all - layers) / (1 + second / first)
+        return BlockTimes(
+            ends * NS, first * NS, 0.0, second * NS, 0.0, tails, (alone[0] * NS, alone[1] * NS),
+            whole_again=(backward(full) - second) / first,
         )  # fmt: skip
 
     def tails_ms(self, run: RunSetting, stages: Sequence[Blocks]) -> tuple[float, ...]:
@@ -455,7 +546,11 @@ class StepLaws:
             alone, both = self.part(first, run).ns, self.part(second, run).ns
             once |= {(name, False): both - alone, (name, True): both}
         once |= {(kind, one.name): once[kind, False] + ms / NS for one in again for kind, ms in one.ms.items()}
-        return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
+        # The first micro-batch waits on every stage in turn.
+        late = sum(self._late_weights(run, blocks) for blocks in stages) if self.weights and run.pp > 1 else 0.0
+        return tuple(
+            (late + self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks))) * NS for blocks in stages
+        )
 
     def relative_error(self, run: RunSetting) -> float:
         """One standard deviation of a layer's time, as a fraction."""
@@ -464,6 +559,8 @@ class StepLaws:
 
     def passes_ns(self, run: RunSetting) -> float:
         """Both passes of a small run's only micro-batch, every layer run again."""
+        if self.weights is not None:
+            return both_ns(self._groups(run, again=True)).operators
         ends = sum(self.part(part, run).ns for part in (PassPart.BEFORE, PassPart.HEAD, PassPart.AFTER))
         dense = self.part(PassPart.DENSE, run).ns + self.part(PassPart.DENSE_BACKWARD, run).ns
         layer = self.part(PassPart.FORWARD, run).ns + self.part(PassPart.BACKWARD, run).ns
@@ -476,6 +573,10 @@ class StepLaws:
         """
         once = {one.like.type for one in self._compute[PassPart.STEP]}
         shown = [one for one in run.kept_samples if one.operator.type not in once]
+        if run.of_weights:
+            # Before and behind its operators a step sums up tokens and norms of gradients.
+            own = [at for at, one in enumerate(shown) if one.operator.is_compute]
+            shown = shown[own[0] : own[-1] + 1]
         computing = [(one.start_ns, one.start_ns + one.duration_ns) for one in shown if one.operator.is_compute]
         waiting = [(one.start_ns, one.start_ns + run.waited_ns(one)) for one in shown]
         # A send and a receive wait at the same time, and operators may run meanwhile.

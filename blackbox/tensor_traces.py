@@ -121,11 +121,9 @@ def _tensor(one: Allocation) -> Operator:
 
 
 def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch | None) -> RunMemory:
-    start = run.allocations[0].total - run.allocations[0].bytes if run.allocations else 0
-    peak = max((one.total for one in run.allocations), default=0)
     blocks = ((EMBEDDING, False), *((name, True) for name in layer_names(run.setting)), (HEAD, False))
     top = _most(step) if step is not None else 0
-    return RunMemory(run.setting, blocks, 1, run.log.parameters, top, start, traces, max(peak, run.log.peak or 0))
+    return RunMemory(run.setting, blocks, 1, run.log.parameters, top, run.start_bytes, traces, run.peak_bytes)
 
 
 def _crossing(stretches: Mapping[PassPart | None, _Stretch]) -> int:

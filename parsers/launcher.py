@@ -180,6 +180,8 @@ class Launcher(ABC):
     knows_parameters: bool = False
     """True: every parameter of a small run is known by name, from which its memory in other jobs follows: its log lists
     them, or the file states a network whose classes are known (`rank_parameters`)."""
+    hook_reason: str = "traces then record memory, which plans need"
+    """What a small run that leaves traces of torch has from the module that is put beside it."""
     can_probe: bool = False
     """True: dry-runs may change a file's number of layers and stages to learn more of its memory."""
 
@@ -478,6 +480,16 @@ class Launcher(ABC):
         problem, cure = self.no_dryrun
         raise InputError(problem, file=original, field="--dryrun_backend", cure=cure)
 
+    def run_command(self, file: Path, original: Path, tools: Tools, machines: Machines) -> tuple[str, ...]:
+        """The command that starts a small run on a node of these machines; as a dry-run where its file names them.
+
+        Raises
+        ------
+        InputError
+            As of `dryrun_command`, or when the machines lack what the command needs.
+        """
+        return self.dryrun_command(file, original, tools)
+
     def working_folder(self, original: Path) -> Path | None:
         """Folder in which dry-runs of a file's variants run; None for a folder of their own.
 
@@ -487,10 +499,13 @@ class Launcher(ABC):
 
 
 def _no_small_run(path: Path) -> InputError:
-    cure = "small runs are written for Megatron's and MindSpeed's scripts, and MindFormers' and Primus' YAML"
+    cure = (
+        "small runs are written for Megatron's and MindSpeed's scripts, MindFormers' and Primus' YAML, and torchtitan's"
+        " TOML"
+    )
     return InputError("cannot be cut down to a small run", file=path, cure=cure)
 
 
 def _no_plan(path: Path) -> InputError:
-    cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
+    cure = "they are for Megatron's and MindSpeed's scripts, MindFormers' and Primus' YAML, and torchtitan's TOML"
     return InputError("cannot be written for a network that is not known", file=path, cure=cure)

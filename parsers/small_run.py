@@ -28,6 +28,8 @@ class RunSetting:
         Chunks of a stage.
     dense : int
         Layers without experts in front of those with experts; 0 where all are alike.
+    replicas : int
+        Copies of the weights among the data parallel ranks; the ranks of each copy share its optimizer.
     """
 
     tp: int = 1
@@ -41,6 +43,7 @@ class RunSetting:
     dp: int = 1
     vpp: int = 1
     dense: int = 0
+    replicas: int = 1
 
     def replace(self, **changes: Any) -> RunSetting:
         """A copy with some of it changed."""
@@ -52,15 +55,42 @@ class RunSetting:
         return self.tp * self.cp * self.pp * self.dp
 
     @property
+    def shards(self) -> int:
+        """Ranks that share the optimizer of weights that are no experts'."""
+        return self.dp * self.cp // self.replicas
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that share the optimizer of experts."""
+        return max(1, self.shards // self.ep)
+
+    @property
     def local_experts(self) -> int:
         """Experts of a rank."""
         return self.experts // self.ep
 
     def differences(self, other: RunSetting) -> str:
         """Changes of another setting, as ``cp 1 -> 2``."""
-        names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")
+        names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense", "replicas")
         compared = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return ", ".join(f"{name} {mine} -> {its}" for name, mine, its in compared if mine != its)
+
+
+@dataclass(frozen=True)
+class ShardedWeights:
+    """Weights that data parallel ranks share, and gather for each layer (FSDP).
+
+    Parameters
+    ----------
+    weight_bytes, gradient_bytes : int
+        Bytes of an element as it is gathered, and as its gradient is reduced.
+    stored_bytes : int
+        Bytes of an element as a rank keeps its share, and of that share's gradient.
+    """
+
+    weight_bytes: int
+    gradient_bytes: int
+    stored_bytes: int = 4
 
 
 @dataclass(frozen=True)
@@ -91,6 +121,8 @@ class JobSizes:
         Ranks of the job where the file states them apart from those that it starts, as MindSpeed's tuners have them.
     interleaves : bool
         Stages of several chunks run in Megatron's order.
+    weights : ShardedWeights or None
+        Sharded weights; None where every data parallel rank has them whole.
     """
 
     own: RunSetting
@@ -105,6 +137,7 @@ class JobSizes:
     dense_together: bool = False
     ranks_to_plan: int | None = None
     interleaves: bool = True
+    weights: ShardedWeights | None = None
 
     @property
     def job_ranks(self) -> int:
@@ -242,8 +275,11 @@ class RunLog:
         The most bytes that tensors took at once on any rank that logs it.
     step_ms : float or None
         The time of a step, once it is steady.
+    reserved : int or None
+        The most bytes that the allocator reserved.
     """
 
     parameters: Mapping[str, Mapping[str, int]]
     peak: int | None
     step_ms: float | None
+    reserved: int | None = None

@@ -171,6 +171,11 @@ class PrimusTorchtitan(Torchtitan):
     no_dryrun = _NO_DRYRUN
     export_forms = {}
 
+    def job_sizes(self, path: Path) -> JobSizes:
+        """None: what starts an experiment of this backend has no module of Taylor's beside it."""
+        cure = "write the job as a TOML file of torchtitan v0.2.0 to v0.2.2 for `taylor tune`"
+        raise InputError("is an experiment of torchtitan, which cannot be cut down", file=path, cure=cure)
+
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
         return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) == TORCHTITAN

@@ -27,6 +27,8 @@ class Allocation:
         Time of its release; None where that was after the profile.
     total : int
         Bytes allocated on the device just after.
+    of_weights : bool
+        FSDP allocated it, to gather weights or to reduce their gradients.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Allocation:
     start_ns: int
     end_ns: int | None
     total: int
+    of_weights: bool = False
 
 
 def read_allocations(path: str | Path) -> tuple[Allocation, ...]:

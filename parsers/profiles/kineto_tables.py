@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +45,9 @@ _WIDTHS: Mapping[str, int] = MappingProxyType(
 """Bytes of an element by a collective's ``dtype``, in lower case; any other (``Byte``, ``Float8_e4m3fn``) has one."""
 _PLACEHOLDERS = ("aten::empty", "aten::new_empty", "aten::resize_")
 """Operators that only allocate: the one around them says what a tensor is for."""
+_OF_WEIGHTS = re.compile(r"FSDP::(?:all_gather|pre_|post_)")
+"""Ranges in which FSDP gathers weights and reduces their gradients: torch 2.13
+torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:406, 462, 544, 559, 580, 603-661."""
 _COUNT = re.compile(r"\[?(\d{1,15}(?:, \d{1,15}){0,15})\]?")
 """A whole number, or a list of them, as ``Concrete Inputs`` have them."""
 _WORD = re.compile(r"[\w:.]{1,200}")
@@ -61,11 +64,14 @@ class ProfileTables:
         By the names of their samples.
     allocations : tuple of Allocation or None
         None where the trace was taken without memory.
+    of_weights : tuple of OperatorSample
+        Work by which FSDP gathers weights and reduces their gradients, which is none of `operators`.
     """
 
     operators: OperatorTable
     transfers: Mapping[str, Transfer]
     allocations: tuple[Allocation, ...] | None
+    of_weights: tuple[OperatorSample, ...] = ()
 
 
 def read_kineto_tables(path: str | Path) -> ProfileTables:
@@ -116,6 +122,8 @@ class _Trace:
     kernels: list[_Kernel] = field(default_factory=list)
     memory: list[tuple[int, object, Mapping[str, Any]]] = field(default_factory=list)
     steps: list[tuple[int, int, int]] = field(default_factory=list)
+    spans: dict[object, list[tuple[int, int]]] = field(default_factory=dict)
+    """By thread of the host: begin and end of what FSDP does there."""
     shaped: bool = False
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -134,7 +142,10 @@ class _Trace:
         elif category == "user_annotation" and (step := STEP.match(str(event.get("name", "")))):
             start, took = self._span(event)
             self.steps.append((start, start + took, int(step[1])))
-        if len(self.ops) + len(self.kernels) + len(self.memory) > MOST_EVENTS:
+        elif category == "user_annotation" and _OF_WEIGHTS.match(str(event.get("name", ""))):
+            start, took = self._span(event)
+            self.spans.setdefault(_key(event.get("tid")), []).append((start, start + took))
+        if len(self.ops) + len(self.kernels) + len(self.memory) + sum(map(len, self.spans.values())) > MOST_EVENTS:
             cure = "profile two steps of a small run"
             raise InputError(f"contains more than {MOST_EVENTS} operators", file=self.file, cure=cure)
 
@@ -164,23 +175,39 @@ class _Trace:
             cure = "profile with record_shapes (Megatron-LM: --pytorch-profiler-collect-shapes)"
             raise InputError("was taken without shapes", file=self.file, field="Input Dims", cure=cure)
         self.steps.sort()
-        samples, transfers = self._samples()
-        return ProfileTables(OperatorTable(samples), transfers, self._allocations() if self.memory else None)
+        for thread, spans in self.spans.items():
+            self.spans[thread] = _joined(spans)
+        own, of_weights, transfers = self._samples()
+        allocations = self._allocations() if self.memory else None
+        return ProfileTables(OperatorTable(own), transfers, allocations, of_weights)
 
-    def _samples(self) -> tuple[tuple[OperatorSample, ...], Mapping[str, Transfer]]:
+    def _is_of_weights(self, moment: int, thread: object) -> bool:
+        """Return whether FSDP works at a moment of a thread."""
+        spans = self.spans.get(thread, [])
+        at = bisect.bisect_right(spans, (moment, math.inf)) - 1
+        return at >= 0 and moment <= spans[at][1]
+
+    def _samples(
+        self,
+    ) -> tuple[tuple[OperatorSample, ...], tuple[OperatorSample, ...], Mapping[str, Transfer]]:
+        """The network's operators and collectives, those of FSDP, and the data that collectives send."""
         found, transfers = list[OperatorSample](), dict[str, Transfer]()
+        of_weights = set[int]()
         open_on: dict[object, tuple[object, int]] = {}
         for one in sorted(self.kernels, key=lambda each: each.start_ns):
             op = self.ops.get(one.op)
             shown = one.shown or (op.shown if op is not None else {})
             step = self._step(one.start_ns if op is None else op.start_ns)
+            apart = op is not None and self._is_of_weights(op.start_ns, op.thread)
             if shown or one.name.lower().startswith("nccl"):
                 name = f"{_collective(shown, one.name)}_{len(transfers)}"
                 operator = Operator(_collective(shown, one.name), LINKS)
+                of_weights |= {len(found)} if apart else set()
                 found.append(OperatorSample(operator, one.start_ns, one.duration_ns, step, name))
                 sent = _sent(shown)
                 if sent is not None:
-                    transfers[name] = Transfer(_group(shown), sent, float(one.duration_ns))
+                    ranks = _whole(shown.get("Group size")) or 0
+                    transfers[name] = Transfer(_group(shown), sent, float(one.duration_ns), ranks)
                 continue
             before = open_on.get(one.stream)
             if op is not None and before is not None and before[0] == one.op:
@@ -189,8 +216,10 @@ class _Trace:
                 found[before[1]] = OperatorSample(last.operator, last.start_ns, took, last.step, last.name)
                 continue
             open_on[one.stream] = one.op, len(found)
+            of_weights |= {len(found)} if apart else set()
             found.append(OperatorSample(_operator(op, one.name), one.start_ns, one.duration_ns, step, one.name[:200]))
-        return tuple(found), transfers
+        own = tuple(one for at, one in enumerate(found) if at not in of_weights)
+        return own, tuple(one for at, one in enumerate(found) if at in of_weights), transfers
 
     def _step(self, moment: int) -> int:
         at = bisect.bisect_right(self.steps, (moment, math.inf, 0)) - 1
@@ -200,18 +229,19 @@ class _Trace:
         events = sorted(self.memory, key=lambda each: each[0])
         names = self._around([(moment, thread) for moment, thread, _ in events])
         found, alive = list[Allocation](), dict[object, int]()
-        for (moment, _, shown), name in zip(events, names, strict=True):
+        for (moment, thread, shown), name in zip(events, names, strict=True):
             size, place = _whole(shown.get("Bytes")), _key(shown.get("Addr"))
             if size is None:
                 cure = "is it a trace that torch.profiler wrote?"
                 raise InputError("must be a number of bytes", file=self.file, field="Bytes of [memory]", cure=cure)
             if size > 0:
                 alive[place] = len(found)
-                found.append(Allocation(name, size, moment, None, _whole(shown.get("Total Allocated")) or 0))
+                total = _whole(shown.get("Total Allocated")) or 0
+                found.append(Allocation(name, size, moment, None, total, self._is_of_weights(moment, thread)))
             elif place in alive:
                 at = alive.pop(place)
                 one = found[at]
-                found[at] = Allocation(one.name, one.bytes, one.start_ns, moment, one.total)
+                found[at] = replace(one, end_ns=moment)
         return tuple(found)
 
     def _around(self, moments: Sequence[tuple[int, object]]) -> list[str]:
@@ -227,6 +257,17 @@ class _Trace:
             named = (one.name for one in reversed(around) if not one.name.startswith(_PLACEHOLDERS))
             found.append(next(named, "allocation"))
         return found
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, those that lie in each other as one."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
 
 
 def _within(nested: list[_Op], moment: int) -> list[_Op]:

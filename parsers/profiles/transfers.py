@@ -31,11 +31,14 @@ class Transfer:
         Data that this rank sent, in a node and between nodes.
     ns : float
         Its time once all ranks had arrived, without waiting for others.
+    ranks : int
+        Of its group; 0 where the profiler does not say.
     """
 
     group: str
     bytes: int
     ns: float
+    ranks: int = 0
 
 
 def read_transfers(path: str | Path) -> Mapping[str, Transfer]:

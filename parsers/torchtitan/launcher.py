@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
-from taylor.parsers.small_run import JobSizes
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting
 from taylor.parsers.text.toml_edit import TomlSource
-from taylor.parsers.torchtitan import write
+from taylor.parsers.torchtitan import small_run, write
 from taylor.parsers.torchtitan.actions import actions_table
+from taylor.parsers.torchtitan.ranks import SCRIPT
 from taylor.parsers.torchtitan.read import NAME, PARTS, config_from_source
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -50,6 +50,8 @@ class Torchtitan(AlikeRecompute):
     telltale = re.compile(r"^\s*\[model\][\s\S]*^\s*\[training\]|^\s*\[training\][\s\S]*^\s*\[model\]", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
     usual_device = UsualDevice("h100-80g", "torchtitan files")
+    knows_parameters = True
+    hook_reason = "it makes the cut flavours, lists parameters, and lets traces record memory"
     export_forms = {
         "torchtitan": ExportForm(export_parts, places_only=True),
         "torch-actions": ExportForm(None, order=actions_table),
@@ -73,14 +75,44 @@ class Torchtitan(AlikeRecompute):
         return write.with_strategy(TomlSource.read(config.path), config, strategy, plan, extra).text
 
     def job_sizes(self, path: Path) -> JobSizes:
-        """None: layers and experts are those of a flavour, which torchtitan's sources hold.
+        """See `Launcher.job_sizes`; of the network its layers, heads and experts are read, which its flavour names."""
+        return small_run.job_sizes(TomlSource.read(path))
 
-        A flavour's ``n_layers`` is no option of a job: pytorch/torchtitan b5bcd76c
-        torchtitan/models/llama3/__init__.py:119-164.
-        """
-        cure = "small runs are written for Megatron's and MindSpeed's scripts, and MindFormers' and Primus' YAML"
-        reason = "names its network by a flavour: a TOML file cannot set fewer layers"
-        raise InputError(reason, file=path, field="model.flavor", cure=cure)
+    def small_run(
+        self,
+        path: Path,
+        setting: RunSetting,
+        machines: Machines,
+        profile: ProfiledSteps,
+        switched: Collection[str] = (),
+        again: Sequence[str] | None = None,
+    ) -> str:
+        """See `Launcher.small_run`."""
+        return small_run.small_run(TomlSource.read(path), setting, machines, profile).text
+
+    def traces_by_torch(self, path: Path) -> bool:
+        """See `Launcher.traces_by_torch`."""
+        return True
+
+    def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
+        """See `Launcher.planned_job`."""
+        return small_run.planned_job(TomlSource.read(path), setting, job).text
+
+    def whole_run(self, path: Path, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> str:
+        """See `Launcher.whole_run`."""
+        return small_run.whole_run(TomlSource.read(path), setting, job, iterations).text
+
+    def run_log(self, text: str, dense: int = 0) -> RunLog:
+        """See `Launcher.run_log`."""
+        return small_run.run_log(text, dense)
+
+    def run_command(self, file: Path, original: Path, tools: Tools, machines: Machines) -> tuple[str, ...]:
+        """See `Launcher.run_command`; as torchtitan's own script starts it (v0.2.2 run_train.sh:43-47)."""
+        return small_run.command(file, machines)
+
+    def working_folder(self, original: Path) -> Path | None:
+        """The checkout that holds a file, from which files name their data and assets; else the folder of the file."""
+        return next((above for above in original.resolve().parents if (above / SCRIPT).is_file()), original.parent)
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """The package's own entry point."""

@@ -12,6 +12,7 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.launcher import Launcher, NoDryrun, Tools, UsualDevice
 from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.small_run import JobSizes
 from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.torchtitan.read import config_from_source
@@ -71,6 +72,15 @@ class TorchtitanScript(Torchtitan):
         before = as_toml(job, _names(config))
         after = write.with_strategy(before, config, strategy, plan, extra)
         return edited(job, before, after, strategy.world_size).script.text
+
+    def job_sizes(self, path: Path) -> JobSizes:
+        """None: a registered configuration builds its layers in Python, which its options do not change.
+
+        b5bcd76c torchtitan/models/llama3/__init__.py:119-164.
+        """
+        cure = "write the job as a TOML file of torchtitan v0.2.0 to v0.2.2 for `taylor tune`"
+        reason = "names a registered configuration: its options cannot set fewer layers"
+        raise InputError(reason, file=path, field="--config", cure=cure)
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """See `Launcher.dryrun_command`: none, unlike a file of torchtitan's own."""

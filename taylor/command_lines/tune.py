@@ -49,13 +49,15 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     group = parser.add_argument_group("job")
     names = ("--shell_path", "--yaml_path", "--toml_path")
     group.add_argument(
-        *names, metavar="FILE", help="Megatron or MindSpeed script; with --dry MindFormers' or Primus' YAML"
+        *names,
+        metavar="FILE",
+        help="Megatron or MindSpeed script, torchtitan's TOML; with --dry MindFormers' or Primus' YAML",
     )
     group.add_argument(
         "--search",
-        default="tp,cp,ep,pp,vpp,mbs",
+        default="tp,cp,ep,pp,vpp,mbs,replicas",
         metavar="D,...",
-        help="degrees that vary (default: all); modules: recompute by module too",
+        help="degrees that vary (default: all; replicas: torchtitan's dp_replicate); modules: recompute by module too",
     )
     group.add_argument("--tokens", type=positive_int, metavar="N", help="tokens of a sample in small runs")
     group.add_argument("--world_size", type=positive_int, metavar="N", help="ranks of the job (the script's)")
@@ -247,11 +249,21 @@ def _print_plans(done: Tuned) -> None:
     )
     for sentence in found.assumed:
         print(f"assumed: {sentence}")
-    rows = [("", "dp", "tp", "pp", "vpp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms",
+    copies = ("replicas",) if sizes.weights is not None else ()
+    rows = [("", "dp", *copies, "tp", "pp", "vpp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms",
              "interval", "GiB", "at most", "verified: predicted, measured ms")]  # fmt: skip
     for place, one in enumerate(found.best, 1):
         run, verified = one.ranked.run, one.verified
-        degrees = [run.dp, run.tp, run.pp, run.vpp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
+        degrees = [
+            run.dp,
+            *[run.replicas for _ in copies],
+            run.tp,
+            run.pp,
+            run.vpp,
+            run.cp,
+            *([run.ep] if sizes.own.experts > 1 else []),
+            run.mbs,
+        ]
         words = "-" if one.before_ms is None else "the base has its operators"
         if verified is not None:
             words = f"{verified.run}: {verified.predicted_ms:.1f}, {verified.measured_ms:.1f}"

@@ -19,7 +19,7 @@ from taylor.parsers.registry import launchers_for
 from taylor.parsers.small_run import Machines, ProfiledSteps
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL
-from taylor.workflows.tuning.tune import TuneOptions, launcher_for, tune
+from taylor.workflows.tuning.tune import launcher_for
 from tests.conftest import SHARED
 from tests.parsers.primus.files import EXPERIMENT, checkout
 from tests.parsers.primus.second_reader import megatron_facts, options_of
@@ -127,13 +127,6 @@ def test_too_few_profiles_that_a_scheduler_left_of_mindformers_give_operators_an
     printed = capsys.readouterr().out
     assert "with exact laws" in printed and "undecided: a run with" in printed
     assert "no plan searched: small runs: do not show which operators are a layer's" in printed
-
-
-def test_torchtitan_says_why_its_files_cannot_be_cut_down(tmp_path):
-    file = tmp_path / "job.toml"
-    file.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = 10\n')
-    with pytest.raises(InputError, match="flavour"):
-        tune(TuneOptions(file, tmp_path / "tune", nodes=2, per_node=8, dry=True))
 
 
 def asked(launcher, file, folder):

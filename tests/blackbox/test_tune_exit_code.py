@@ -62,7 +62,7 @@ def test_recompute_by_module_has_runs_of_its_own_and_a_misspelled_dimension_is_n
     written = Path("tune/again_mlp/train.sh").read_text()
     assert "--recompute-granularity selective" in written and "--recompute-modules mlp" in written
     assert "--recompute" not in Path("tune/again_none/train.sh").read_text()
-    with pytest.raises(InputError, match=r"--search.*known are tp, cp, ep, pp, vpp, mbs, modules"):
+    with pytest.raises(InputError, match=r"--search.*known are tp, cp, ep, pp, vpp, mbs, replicas, modules"):
         command.run(["train.sh", "--dry", "--search", "tp,module"])
     dense = "--num-experts 8 --first-k-dense-replace 1"
     Path("dense.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags} {dense}\n")

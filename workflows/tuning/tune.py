@@ -206,6 +206,8 @@ def tune(options: TuneOptions) -> Tuned:
     if not options.dry:
         _refuse_start(launcher, options.script)
     machines = _machines(options, sizes)
+    if not options.dry:
+        launcher.run_command(options.script, options.script, Tools(sys.executable), machines)
     ranks = _job_ranks(options, machines, sizes)
     if options.full_size and ranks != machines.ranks:
         cure = f"say --world_size {machines.ranks}, or leave --full_size out"
@@ -221,7 +223,7 @@ def tune(options: TuneOptions) -> Tuned:
         nodes.open()
     if options.dry and launcher.traces_by_torch(options.script):
         path = with_memory({}, options.work_dir)["PYTHONPATH"]
-        log.info("start the runs with PYTHONPATH=%s: traces then record memory, which plans need", path)
+        log.info("start the runs with PYTHONPATH=%s: %s", path, launcher.hook_reason)
     if not options.dry:
         runs = _all_started(planned.runs, launcher, sizes, machines, options)
     tuned = Tuned(sizes, machines, ranks, tuple(runs), planned.left_out)
@@ -315,7 +317,7 @@ def _modules(launcher: Launcher, options: TuneOptions) -> tuple[str, ...]:
 
 def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:
     """Run, started unless it has ended already."""
-    return _started(_written(run, launcher, machines, options), launcher, options)
+    return _started(_written(run, launcher, machines, options), launcher, machines, options)
 
 
 def _with_plans(
@@ -465,7 +467,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
+def _started(one: Written, launcher: Launcher, machines: Machines, options: TuneOptions) -> Written:
     """Start a run that has not ended yet, in a process group of its own, and record how it ended."""
     if one.ended == "" or (one.ended is not None and not options.retry):
         return one
@@ -474,7 +476,7 @@ def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
         # The output of an earlier start that was killed is no whole profile.
         for left in (PROFILE, TRACES):
             shutil.rmtree(one.folder / left, ignore_errors=True)
-    command = launcher.dryrun_command(one.file, options.script.resolve(), Tools(sys.executable))
+    command = launcher.run_command(one.file, options.script.resolve(), Tools(sys.executable), machines)
     own_log = one.folder / (f"run_{options.node_rank}.log" if options.node_rank else LOG)
     where = launcher.working_folder(options.script)
     environment = dict(os.environ)

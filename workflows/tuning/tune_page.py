@@ -194,7 +194,7 @@ def _next(done: Tuned) -> PageTable:
 
 
 def _degrees(run: RunSetting) -> str:
-    names = [name for name in ("dp", "tp", "pp", "vpp", "cp", "ep") if getattr(run, name) > 1]
+    names = [name for name in ("dp", "replicas", "tp", "pp", "vpp", "cp", "ep") if getattr(run, name) > 1]
     return " ".join((*(f"{name.upper()}{getattr(run, name)}" for name in names), f"micro-batch {run.mbs}"))
 
 

@@ -53,8 +53,13 @@ def read_steps(folder: Path, file: Path, setting: RunSetting, launcher: Launcher
     steps = sorted(by_step)
     allocations = _last_step(tables.allocations or (), max(1, len(steps)), source.allocations_file)
     run_log = _log_of(file, setting, launcher)
-    each = [tuple(by_step[step]) for step in steps] or [()]
-    return tuple(RecordedRun(setting, samples, tables.transfers, allocations, run_log) for samples in each)
+    own = tuple(one for one in allocations if not one.of_weights)
+    apart = tuple(one for one in allocations if one.of_weights)
+    return tuple(
+        RecordedRun(setting, tuple(by_step.get(step, ())), tables.transfers, own, run_log,
+                    tuple(one for one in tables.of_weights if one.step == step), apart)
+        for step in steps or [0]
+    )  # fmt: skip
 
 
 def _log_of(file: Path, setting: RunSetting, launcher: Launcher) -> RunLog:
@@ -79,7 +84,8 @@ def read_neighbour(folder: Path, setting: RunSetting) -> RecordedRun:
         When a table of its profile is missing or damaged.
     """
     tables = _first(folder).tables(memory=False)
-    return RecordedRun(setting, tables.operators.samples, tables.transfers, (), RunLog({}, None, None))
+    empty = RunLog({}, None, None)
+    return RecordedRun(setting, tables.operators.samples, tables.transfers, (), empty, tables.of_weights)
 
 
 def _first(folder: Path) -> RankSource:

@@ -215,7 +215,7 @@ class TunedLaws:
         least = sizes.least_dense
         self.single = [run for run in single if run.setting.dense == least]
         self.dense = next((run for run in single if run.setting.dense > least), None)
-        self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense), options.risk)
+        self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense), options.risk, sizes.weights)
         self.several = [run for run in self.runs.values() if run.setting.pp > 1]
         self.steps = self._steps()
         self._compare_modules([run for run in runs if run.again is not None])
@@ -240,8 +240,9 @@ class TunedLaws:
         per_node = self.sizes.per_node or 8
         hidden = self.sizes.hidden_reduction
         return StepLaws(
-            self.single, self.several, self.memory, speeds, per_node, hidden_reduction=hidden, dense=self.dense
-        )
+            self.single, self.several, self.memory, speeds, per_node, hidden_reduction=hidden, dense=self.dense,
+            weights=self.sizes.weights,
+        )  # fmt: skip
 
     def add(self, run: ShownRun) -> RecordedRun:
         """Add the operators of another run to the base."""
@@ -258,7 +259,7 @@ class TunedLaws:
         names = {id(run): name for name, run in self.runs.items()}
         found = []
         for run, shown in zip(self.single, self.memory.runs[: len(self.single)], strict=True):
-            peak = self.memory.stage(shown.setting, shown.blocks, shown.in_flight).peak
+            peak = self.memory.run_peak(shown)
             passes = self.steps.passes_ns(run.setting) / 1e6, self.steps.measured_passes_ns(run) / 1e6
             found.append(OwnRun(names[id(run)], *passes, peak, shown.peak))
         return tuple(found)
@@ -377,6 +378,7 @@ def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSi
     assert options.whole is not None
     run = one.ranked.run
     degrees = "_".join(f"{name}{getattr(run, name)}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs"))
+    degrees += f"_replicas{run.replicas}" if run.replicas > 1 else ""
     name, why = f"verify_whole_{degrees}", "runs the plan itself"
     try:
         file = options.whole(SmallRun(name, run, why, FULL_STEPS, whole=_job(one, options)))
@@ -384,7 +386,7 @@ def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSi
         log.warning("a plan is not run: %s", error)
         return None
     run_log = RunLog({}, None, None) if file is None else laws.launcher.run_log(read_text(file, limit_bytes=MOST_LOG))
-    return FullSize(name, run_log.step_ms, run_log.peak)
+    return FullSize(name, run_log.step_ms, run_log.peak or run_log.reserved)
 
 
 def _job(one: BestPlan, options: SearchOptions) -> PlannedJob:
@@ -421,6 +423,12 @@ def _assumed(laws: TunedLaws, options: SearchOptions) -> tuple[str, ...]:
         f"1F1B, {chunks}; the optimizer is sharded over data parallel ranks",
         f"gradients are reduced {hidden} the backward pass, as the file's flags say",
     ]
+    if laws.sizes.weights is not None:
+        said = [
+            f"1F1B, {chunks}; weights and optimizer are sharded (FSDP) over dp / replicas times cp",
+            "without stages weights are gathered beside the operators in each pass, with stages once a step, and "
+            "gradients are reduced beside the backward pass, or with stages after it",
+        ]
     compared = options.switches if options.verify is not None else ()
     kept = [one for one in laws.launcher.switches(options.script) if one.stays and one.name not in compared]
     said += [f"{one.flag} of the file is not in the times: compare it by --switches {one.name}" for one in kept]
@@ -453,6 +461,7 @@ def _plan_data(one: BestPlan) -> dict[str, Any]:
     run, plan = one.ranked.run, one.ranked.plan
     return {
         "strategy": {name: getattr(run, name) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs")},
+        **({"replicas": run.replicas} if run.replicas > 1 else {}),
         "micro_batches": one.ranked.micro_batches,
         "layers": [list(row) for row in plan.total_layers()],
         "recompute": {
