@@ -41,7 +41,9 @@ def _on_table(config: TrainingConfig, device: DeviceSpec, table: StrategyTable) 
     _, first, row = np.unique(degrees, axis=0, return_index=True, return_inverse=True)
     found = []
     for index in first:
-        costs = tower_costs(config.tower, table.row(int(index)), config.rules, device)
-        states = 0.0 if config.tower.counted else costs.states_mib
+        strategy = table.row(int(index))
+        costs = tower_costs(config.tower, strategy, config.rules, device)
+        uncounted = (one for one in config.tower.parts if not one.counted)
+        states = sum(tower_costs(one, strategy, config.rules, device).states_mib for one in uncounted)
         found.append((costs.forward_ms + costs.backward_ms, states, costs.kept_mib))
     return np.array(found).reshape(-1, 3)[row.reshape(-1)].T

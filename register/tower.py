@@ -1,16 +1,19 @@
-"""The shape of an encoder of images beside a language model: its layers, and what turns pixels into their input."""
+"""The shape of an encoder of images or sound beside a language model: its layers, and what makes their input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 VISION = "vision"
-"""Kind of the layers of an encoder of images."""
+"""Kind of the layers of an encoder, as plans name it."""
+AUDIO = "audio"
+"""Kind of an encoder of sound (`TowerSpec.kind`)."""
 
 
 @dataclass(frozen=True)
 class TowerSpec:
-    """A vision transformer with its patch embedding and the projector to the language model; sizes in elements.
+    """A transformer over patches of images or moments of sound, with what embeds them and the projector to the language
+    model; sizes in elements.
 
     Parameters
     ----------
@@ -28,6 +31,12 @@ class TowerSpec:
         Parameters outside the layers: patch embedding, positions, norms, projector.
     ends_products : float
         Multiply-adds a patch of the GEMMs among these.
+    kind : str
+        `VISION`, or `AUDIO`: its patches are moments of sound then.
+    patches_per_s : int
+        Of an encoder of sound: moments a second.
+    padded : int
+        Of an encoder of sound: moments that every clip is filled up to; 0 for none.
     """
 
     n_layers: int
@@ -43,6 +52,9 @@ class TowerSpec:
     merged: int = 4
     ends_parameters: int = 0
     ends_products: float = 0.0
+    kind: str = VISION
+    patches_per_s: int = 0
+    padded: int = 0
 
     @property
     def layer_products(self) -> int:

@@ -35,6 +35,8 @@ Margin = Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")]
 """MiB, or per cent as 5%."""
 Images = Annotated[str, StringConstraints(max_length=40, pattern=r"^[0-9.]*(x[0-9]+)?$")]
 IMAGES_HELP = "of a model with a vision encoder: images a sample on average, and patches an image, as 2.5 or 1.5x1024"
+AudioSeconds = Annotated[str, StringConstraints(max_length=40, pattern=r"^([0-9.]+x)?[0-9.]*$")]
+AUDIO_HELP = "of a model with an encoder of sound: seconds of a clip, after clips a sample on average, as 30 or 2x12.5"
 Risk = Annotated[float, Field(ge=0.0, le=0.5)]
 _FRAMEWORKS = (*WRITTEN_FROM_MODELS, "json")
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class Job(Asked):
     peak_of: Literal["allocated", "card"] = Field(default="allocated", description="what measured_peak is")
     stage_limit: ByStage = Field(default={}, description="memory limit of single stages, MiB")
     images: Images = Field(default="", description=IMAGES_HELP)
+    audio_seconds: AudioSeconds = Field(default="", description=AUDIO_HELP)
 
     @model_validator(mode="after")
     def _one_source(self) -> Job:
@@ -192,6 +195,7 @@ class Size(Asked):
     risk: Risk | None = Field(default=None, description="probability that a peak may exceed the limit; 0.05 if omitted")
     allow_illegal: Names = Field(default=[], description="legality rules of the framework that the job may break")
     images: Images = Field(default="", description=IMAGES_HELP)
+    audio_seconds: AudioSeconds = Field(default="", description=AUDIO_HELP)
     time_limit: Seconds | None = Field(default=None, description="seconds after which no further solve begins")
 
 
@@ -208,6 +212,7 @@ class Explain(Asked):
     peak_of: Literal["allocated", "card"] = "allocated"
     stage_limit: ByStage = {}
     images: Images = Field(default="", description=IMAGES_HELP)
+    audio_seconds: AudioSeconds = Field(default="", description=AUDIO_HELP)
 
 
 class Support(Asked):
@@ -248,6 +253,7 @@ class Rank(Asked):
     allow_illegal: Names = []
     stage_limit: ByStage = {}
     images: Images = Field(default="", description=IMAGES_HELP)
+    audio_seconds: AudioSeconds = Field(default="", description=AUDIO_HELP)
     prove: Count | Literal["all"] = Field(default=5, description="candidates that are solved to their proof")
     gap: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     time_limit: Seconds | None = Field(default=None, description="of one solve")

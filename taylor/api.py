@@ -202,7 +202,7 @@ def solve(
         Whether every saved tensor of a layer may be kept, made again or moved to the host; needs torch.
     images : str
         Images a sample on average, and where needed patches an image, of a job with a vision encoder: ``"2.5"``,
-        ``"1.5x1024"``.
+        ``"1.5x1024"``; clips and seconds of a job with an encoder of sound: ``"2x30s"``; both: ``"1.5x1024+2x30s"``.
     encoder : str
         ``nested``: a vision encoder lies on the first stage. It is planned on ranks of its own, too (``beside``), in
         the pipeline's bubbles (``bubbles``), or in both places (``best``).

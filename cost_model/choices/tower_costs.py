@@ -1,8 +1,8 @@
-"""Time and memory of an encoder of images on the ranks of a stage, by the costs of its layers as of any other's."""
+"""Time and memory of an encoder on the ranks of a stage, by the costs of its layers as of any other's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.tower import TowerRun, tower_body, tower_degrees, tower_rules
@@ -32,15 +32,25 @@ class TowerCosts:
     states_mib: float
     kept_mib: float
 
+    def __add__(self, other: TowerCosts) -> TowerCosts:
+        return TowerCosts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
 
 def tower_costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TowerCosts:
-    """The costs of an encoder.
+    """The costs of all encoders of a job: those of each, added up."""
+    first, *others = (_costs(one, strategy, rules, device) for one in run.parts)
+    return sum(others, start=first)
+
+
+def _costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TowerCosts:
+    """The costs of one encoder; without an input, of its states alone.
 
     Patch embedding and projector, 1 to 3 % of an encoder's work, take the time of as many multiply-adds in the layers'
     GEMMs, and their states the memory of as many parameters of the layers. What they keep for a backward is left out.
     """
     spec, body = run.spec, tower_body(run.spec)
-    degrees, own = tower_degrees(run, strategy), tower_rules(run, rules)
+    seen = run if run.images else replace(run, images=1.0)
+    degrees, own = tower_degrees(seen, strategy), tower_rules(seen, rules)
     forward = backward = kept = states = 0.0
     for kind, count in body.body_counts.items():
         time = layer_time(body, kind, degrees, own, device)
@@ -51,6 +61,8 @@ def tower_costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device:
         states += count * float(state.total if run.trained else state.weights) / MIB
     more = 1.0 + spec.ends_products / (spec.n_layers * spec.layer_products)
     states *= 1.0 + spec.ends_parameters / (spec.n_layers * spec.layer_parameters)
+    if not run.images:
+        return TowerCosts(0.0, 0.0, states, 0.0)
     if not run.trained:
         return TowerCosts(forward * more, 0.0, states, 0.0)
     return TowerCosts(forward * more, backward * more, states, kept)

@@ -1,8 +1,10 @@
-"""An encoder of images in a job: its images, what of it is trained, and its layers as the costs see them."""
+"""An encoder of images or sound in a job: its inputs, what of it is trained, and its layers as the costs see them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.register.layers import BOTH_WAYS, AttentionSpec, LayerSpec, MlpSpec
@@ -23,9 +25,9 @@ class TowerRun:
     Parameters
     ----------
     images : float
-        Images a sample, on average.
+        Images a sample, on average; clips, of an encoder of sound.
     patches : int
-        Patches an image.
+        Patches an image, or moments a clip.
     trained : bool
         It trains. Off: it runs forward alone, and nothing of it is kept for a backward.
     recomputed : bool
@@ -36,6 +38,8 @@ class TowerRun:
         Its states are among those of the model's `ModelSpec.extra_parameters`.
     source : str
         Where images and patches are from, for the log.
+    further : tuple of TowerRun
+        Other encoders of the same job, which lie where this one lies.
     """
 
     spec: TowerSpec
@@ -46,11 +50,49 @@ class TowerRun:
     split: bool = False
     counted: bool = False
     source: str = "assumed; --images states others"
+    further: tuple[TowerRun, ...] = ()
+
+    @property
+    def parts(self) -> Iterator[TowerRun]:
+        """This encoder and the further ones, each by itself."""
+        yield replace(self, further=())
+        for one in self.further:
+            yield from one.parts
+
+    @property
+    def own_tokens(self) -> float:
+        """Tokens of the language model that a sample's images or clips become."""
+        return self.images * self.patches / self.spec.merged
 
     @property
     def tokens(self) -> float:
-        """Tokens of the language model that a sample's images become."""
-        return self.images * self.patches / self.spec.merged
+        """The same of all encoders of the job."""
+        return sum(one.own_tokens for one in self.parts)
+
+    @property
+    def ran(self) -> tuple[float, int]:
+        """Sequences a sample, and patches of each, that the layers take: a clip may be filled up, or cut in several."""
+        most = self.spec.padded
+        return (self.images * ceil(self.patches / most), most) if most else (self.images, self.patches)
+
+    @property
+    def fewest(self) -> float:
+        """Images or clips a sample of the encoder that has the fewest, of those with any; 0 without."""
+        return min((one.images for one in self.parts if one.images), default=0.0)
+
+    @property
+    def any_trained(self) -> bool:
+        """Return whether one of the job's encoders trains."""
+        return any(one.trained for one in self.parts)
+
+    @property
+    def counted_parameters(self) -> int:
+        """Parameters of those whose states the model counts."""
+        return sum(one.spec.parameters for one in self.parts if one.counted)
+
+    def unsplit(self) -> TowerRun:
+        """The encoders with all of their layers on every rank of TP."""
+        return replace(self, split=False, further=tuple(one.unsplit() for one in self.further))
 
 
 def tower_body(spec: TowerSpec) -> ModelSpec:
@@ -83,7 +125,7 @@ def tower_body(spec: TowerSpec) -> ModelSpec:
 def tower_degrees(run: TowerRun, strategy: Strategy) -> Strategy:
     """The degrees under which a rank runs the encoder: a micro-batch's images are its samples, and CP splits none."""
     tp, sp = (strategy.tp, strategy.sp) if run.split else (1, False)
-    return strategy.replace(tp=tp, cp=1, ep=1, sp=sp, mbs=strategy.mbs * run.images)
+    return strategy.replace(tp=tp, cp=1, ep=1, sp=sp, mbs=strategy.mbs * run.ran[0])
 
 
 def tower_rules(run: TowerRun, rules: TrainingRules) -> TrainingRules:
@@ -93,7 +135,7 @@ def tower_rules(run: TowerRun, rules: TrainingRules) -> TrainingRules:
     ``patch_tiled_mlp``; verl b178a3cd verl/models/transformers/tiled_mlp.py:169-174).
     """
     return rules.replace(
-        seq_length=run.patches,
+        seq_length=run.ran[1],
         adapters=None,
         narrow=None,
         dropout=False,

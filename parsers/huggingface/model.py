@@ -23,7 +23,7 @@ from taylor.parsers.huggingface.step3 import step3
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.huggingface.without_effect import has_effect, is_shape
 from taylor.register.model import ModelSpec
-from taylor.register.tower import TowerSpec
+from taylor.register.tower import AUDIO, TowerSpec
 
 Reader = Callable[[Values], Described]
 Encoder = Callable[[Values, int], int]
@@ -81,9 +81,11 @@ class ModelType:
     text : str
         For a model of several kinds of input: the type of its language model.
     vision : mapping
-        Defaults of its vision encoder.
+        Defaults of its encoder.
     encoder : str
-        Rule that counts its vision encoder (`ENCODERS`).
+        Rule that counts its encoder (`ENCODERS`).
+    section : str
+        The file's section on the encoder.
     counted : bool
         Transformers' class for causal language models has the encoder in it.
     """
@@ -94,16 +96,19 @@ class ModelType:
     text: str = ""
     vision: Mapping[str, Any] = field(default_factory=dict)
     encoder: str = ""
+    section: str = "vision_config"
     counted: bool = True
 
 
 ENCODERS: dict[str, Encoder] = {
+    "qwen2_audio": vision.qwen2_audio,
     "qwen3_vl": vision.qwen3_vl,
     "siglip": vision.siglip,
     "gemma4": vision.gemma4,
     "step3p7": vision.step3p7,
 }
 TOWERS: dict[str, Callable[[Values, int], TowerSpec]] = {
+    "qwen2_audio": vision.qwen2_audio_tower,
     "qwen3_vl": vision.qwen3_vl_tower,
     "siglip": vision.siglip_tower,
 }
@@ -213,20 +218,21 @@ def _tied(values: Values, outer: Values, whole: bool) -> bool:
 
 
 def _with_encoder(model: ModelSpec, known: ModelType, outer: Values, notes: list[str]) -> ModelSpec:
-    """The model with its vision encoder's parameters, or a note that they are left out."""
-    given = outer.data.get("vision_config") is not None
+    """The model with its encoder's parameters, or a note that they are left out."""
+    given = outer.data.get(known.section) is not None
     if not known.counted and not given:
         return model
-    section = outer.section("vision_config", known.vision)
+    section = outer.section(known.section, known.vision)
     parameters = ENCODERS[known.encoder](section, model.hidden)
-    hint = "" if given else " (the file has no vision_config: its class's own is taken)"
+    what = known.section.removesuffix("_config")
+    hint = "" if given else f" (the file has no {known.section}: its class's own is taken)"
     if not known.counted:
-        notes.append(f"its vision encoder of {parameters:,} parameters is not planned: only the text model is trained")
+        notes.append(f"its {what} encoder of {parameters:,} parameters is not planned: only the text model is trained")
         return model
     tower = TOWERS[known.encoder](section, model.hidden) if known.encoder in TOWERS else None
-    priced = "" if tower is None else " without --images"
+    priced = "" if tower is None else f" without {'--audio_seconds' if tower.kind == AUDIO else '--images'}"
     notes.append(
-        f"its vision encoder's {parameters:,} parameters are counted{hint}, its activations are not modelled{priced}"
+        f"its {what} encoder's {parameters:,} parameters are counted{hint}, its activations are not modelled{priced}"
     )
     return model.replace(extra_parameters=model.extra_parameters + parameters, tower=tower)
 

@@ -1,4 +1,4 @@
-"""Parameters of the vision encoders that stand beside a language model, each counted by name from its class.
+"""Parameters of the encoders that stand beside a language model, each counted by name from its class.
 
 Sources: transformers 5.23.0, the ``modeling_*.py`` beside the configuration that `model_types.yaml` names.
 """
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.text.fields import MAX_LAYERS
-from taylor.register.tower import TowerSpec
+from taylor.register.tower import AUDIO, TowerSpec
 
 MLP_RATIO = 8960 / 1536
 """Width of Step-3.7's vision MLP over its hidden size: models/step3p7/configuration_step3p7.py."""
@@ -114,3 +114,38 @@ def step3p7(vision: Values, text_hidden: int) -> int:
     layers = vision.size("layers", "num_hidden_layers", high=MAX_LAYERS) * (_plain_layer(hidden, width) + 2 * hidden)
     halved = _with_bias(9 * hidden, 2 * hidden) + _with_bias(18 * hidden, 4 * hidden)
     return patch * hidden + side * side * hidden + 2 * hidden + layers + halved + 4 * hidden * text_hidden
+
+
+def qwen2_audio(audio: Values, text_hidden: int) -> int:
+    """Qwen2-Audio: Whisper's encoder, whose keys have no bias, and a projection to the text."""
+    hidden, width, mels = audio.size("d_model"), audio.size("encoder_ffn_dim"), audio.size("num_mel_bins")
+    layers = audio.size("encoder_layers", high=MAX_LAYERS) * (_plain_layer(hidden, width) - hidden)
+    convolutions = _with_bias(3 * mels, hidden) + _with_bias(3 * hidden, hidden)
+    positions = audio.size("max_source_positions") * hidden
+    return layers + convolutions + positions + 2 * hidden + _with_bias(hidden, text_hidden)
+
+
+def qwen2_audio_tower(audio: Values, text_hidden: int) -> TowerSpec:
+    """The layers of Qwen2-Audio's encoder.
+
+    A frame of sound is 10 ms (hop_length 160 of 16,000 samples: models/whisper/feature_extraction_whisper.py); the
+    second convolution halves the frames, and pairs of what the layers give become a token (`avg_pooler`). Every clip is
+    filled up to `max_source_positions` (models/qwen2_audio/modeling_qwen2_audio.py, ``Qwen2AudioEncoder.forward``
+    raises otherwise).
+    """
+    hidden, heads, mels = audio.size("d_model"), audio.size("encoder_attention_heads"), audio.size("num_mel_bins")
+    depth, merged = audio.size("encoder_layers", high=MAX_LAYERS), 2
+    spec = TowerSpec(
+        depth,
+        hidden,
+        heads,
+        hidden // heads,
+        audio.size("encoder_ffn_dim"),
+        merged=merged,
+        kind=AUDIO,
+        patches_per_s=50,
+        padded=audio.size("max_source_positions"),
+    )
+    products = 6 * mels * hidden + 3 * hidden**2 + hidden * text_hidden / merged
+    ends = qwen2_audio(audio, text_hidden) - depth * spec.layer_parameters
+    return replace(spec, ends_parameters=ends, ends_products=float(products))

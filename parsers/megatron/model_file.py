@@ -17,7 +17,7 @@ from taylor.base.files import read_text
 from taylor.cost_model.job.tower import TowerRun
 from taylor.parsers.megatron.kinds import LAYER_LIST, NOOPS
 from taylor.parsers.megatron.own_plan import LAYOUT
-from taylor.parsers.megatron.tower_file import read_tower, spread_note
+from taylor.parsers.megatron.tower_file import read_towers, spread_note
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 
@@ -71,7 +71,7 @@ class ModelFile:
     flags : list of Flag
         Its content, as flags.
     tower : TowerRun or None
-        The encoder of images beside the language model.
+        The encoders beside the language model.
     notes : tuple of str
         Remarks on it.
     """
@@ -128,7 +128,7 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
         where = " lie in the folder of init_from_hf_path" if "init_from_hf_path" in data else " are not in the file"
         raise InputError(f"is missing: the sizes{where}", file=path, field=f"{DECODER}.{missing}", cure=cure)
     stated = list(_flags(path, decoder, flags))
-    tower = read_tower(data, _images(flags), path)
+    tower = read_towers(data, _images(flags), path)
     note = None if tower is None else spread_note(data)
     return flags.overlaid(stated), ModelFile(path, stated, tower, () if note is None else (note,))
 

@@ -1,4 +1,5 @@
-"""The encoder of images in MindSpeed-MM's JSONs: ``image_encoder`` of ``--mm-model``, the pixels of ``--mm-data``.
+"""The encoders in MindSpeed-MM's JSONs: ``image_encoder`` and ``audio_encoder`` of ``--mm-model``, the pixels of
+``--mm-data``.
 
 Its layers lie on the stages that ``pipeline_num_layers`` names (Ascend/MindSpeed-MM 57069cd5
 mindspeed_mm/models/vlm_model.py:133-209, `_build_image_encoder_model`), in all of its examples the first. They are
@@ -9,15 +10,18 @@ qwen2vl_vit_model.py:564-631). Biases: mindspeed_mm/models/common/module_spec/qw
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.job.tower import USUAL_PATCHES, TowerRun
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
-from taylor.register.tower import TowerSpec
+from taylor.register.tower import AUDIO, TowerSpec
 
-ENCODER, PROJECTOR = "vision_encoder", "vision_projector"
+ENCODER, PROJECTOR, AUDIO_ENCODER = "vision_encoder", "vision_projector", "audio_encoder"
+PATCHES_PER_S, AUDIO_MERGED = 50, 2
+"""Moments of a second of sound, and how many of them become one token."""
 _SQUARE = 2
 """Side of the square of patches that becomes one token where ``spatial_merge_size`` is not given."""
 
@@ -91,6 +95,59 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
     )
 
 
+def read_audio(data: Mapping[str, Any], path: Path) -> TowerRun | None:
+    """The encoder of sound that a model file describes, which runs where a user states sound; None where it has none.
+
+    Two convolutions, the second one halving the moments, then layers in windows of 2 `n_window` frames, pairs of
+    moments averaged, a projection (mindspeed_mm/models/audio/audio_model.py:98-213, `OmniAudioEncoder`; its attention
+    has a bias of the keys, too: omni_audio_encoder.py:41-59). A frame is 10 ms of sound (Whisper's: hop_length 160 of
+    16,000 samples a second, transformers 5.23.0 models/whisper/feature_extraction_whisper.py), so that a second is 50
+    moments and 25 tokens.
+
+    Raises
+    ------
+    InputError
+        When a size is no number of its kind.
+    """
+    encoder = _part(data, AUDIO_ENCODER, AUDIO_ENCODER)
+    needed = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_mel_bins", "n_window")
+    if any(name not in encoder for name in (*needed, "output_dim")):
+        return None
+    at = _Sizes(encoder, path, AUDIO_ENCODER, AUDIO_ENCODER)
+    hidden, heads = at.size("hidden_size"), at.size("num_attention_heads", most=at.size("hidden_size"))
+    mels, out = at.size("num_mel_bins"), at.size("output_dim")
+    ends = (3 * mels * hidden + hidden) + (3 * hidden**2 + hidden) + 2 * hidden + 2 * out + (hidden * out + out)
+    spec = TowerSpec(
+        n_layers=at.size("num_layers", most=MAX_LAYERS),
+        hidden=hidden,
+        n_heads=heads,
+        head_dim=at.size("kv_channels", hidden // heads),
+        ffn_hidden=at.size("ffn_hidden_size"),
+        gated_mlp=encoder.get("gated_linear_unit") is True,
+        norm_bias=encoder.get("normalization") != "RMSNorm",
+        window=at.size("n_window"),
+        merged=AUDIO_MERGED,
+        ends_parameters=ends,
+        ends_products=float(6 * mels * hidden + 3 * hidden**2 + hidden * out / AUDIO_MERGED),
+        kind=AUDIO,
+        patches_per_s=PATCHES_PER_S,
+    )
+    return TowerRun(
+        spec,
+        images=0.0,
+        patches=PATCHES_PER_S,
+        trained=encoder.get("freeze") is not True,
+        recomputed=encoder.get("recompute_granularity") == "full",
+        split=True,
+    )
+
+
+def read_towers(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -> TowerRun | None:
+    """All encoders of a model file; arguments as of `read_tower`."""
+    found = [one for one in (read_tower(data, images, path), read_audio(data, path)) if one is not None]
+    return replace(found[0], further=tuple(found[1:])) if found else None
+
+
 def spread_note(data: Mapping[str, Any]) -> str | None:
     """Note for an encoder whose layers do not all lie on the first stage; None otherwise."""
     encoder = _part(data, ENCODER)
@@ -101,9 +158,9 @@ def spread_note(data: Mapping[str, Any]) -> str | None:
     return f"{ENCODER}.pipeline_num_layers {row}: the encoder is planned with all its layers on the first stage"
 
 
-def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of ``image_encoder``; empty where there is none."""
-    section = data.get("image_encoder")
+def _part(data: Mapping[str, Any], name: str, section_name: str = "image_encoder") -> Mapping[str, Any]:
+    """A part of ``image_encoder`` or ``audio_encoder``; empty where there is none."""
+    section = data.get(section_name)
     part = section.get(name) if isinstance(section, Mapping) else None
     return part if isinstance(part, Mapping) else {}
 
@@ -119,8 +176,10 @@ def _pixels(images: Mapping[str, Any]) -> int | None:
 class _Sizes:
     """Sizes of a section."""
 
-    def __init__(self, section: Mapping[str, Any], path: Path, name: str = ENCODER) -> None:
-        self.section, self.path, self.name = section, path, name
+    def __init__(
+        self, section: Mapping[str, Any], path: Path, name: str = ENCODER, above: str = "image_encoder"
+    ) -> None:
+        self.section, self.path, self.name = section, path, f"{above}.{name}"
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """A size of at least 1, or the default where it is not given."""
@@ -128,6 +187,6 @@ class _Sizes:
         if value == default and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            field = f"image_encoder.{self.name}.{key}"
+            field = f"{self.name}.{key}"
             raise InputError(f"must be a whole number from 1 to {most}", file=self.path, field=field, value=value)
         return value

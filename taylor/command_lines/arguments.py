@@ -795,7 +795,7 @@ def add_module_options(group: Any) -> None:
 
 
 def add_images_option(group: Any) -> None:
-    """Add the images of a job with a vision encoder."""
+    """Add the images and the sound of a job with encoders; `inputs_of` reads both."""
     group.add_argument(
         "--images",
         default="",
@@ -803,10 +803,17 @@ def add_images_option(group: Any) -> None:
         help="images a sample on average, and patches an image, of a job with a vision encoder: 2.5, 1.5x1024 "
         "(default: what its files state, else 1x1024)",
     )
+    group.add_argument(
+        "--audio_seconds",
+        default="",
+        metavar="[CLIPSx]SECONDS",
+        help="seconds of a clip of sound, and clips a sample on average, of a job with an encoder of sound: 30, 2x12.5 "
+        "(default: none, the encoder does not run)",
+    )
 
 
 def add_encoder_options(group: Any) -> None:
-    """Add the images of a job with a vision encoder, and the encoder's place, the same in all three tools."""
+    """Add the images and sound of a job with encoders, and the encoders' place, the same in all three tools."""
     add_images_option(group)
     group.add_argument(
         "--encoder",
@@ -816,6 +823,13 @@ def add_encoder_options(group: Any) -> None:
         "every split of the ranks (beside); on every stage, in the pipeline's bubbles; in both places (best). Such a "
         "plan is not written (default: nested, on the first stage)",
     )
+
+
+def inputs_of(args: argparse.Namespace) -> str:
+    """A sample's images and sound, as the options of `add_images_option` state them."""
+    from taylor.workflows.statement.towers import inputs_text
+
+    return inputs_text(getattr(args, "images", ""), getattr(args, "audio_seconds", ""))
 
 
 def refuse_encoder_beside(args: argparse.Namespace, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
 from taylor.base.files import form_of
-from taylor.command_lines.arguments import asked_margin, chosen_path, key_values, named_device, names
+from taylor.command_lines.arguments import asked_margin, chosen_path, inputs_of, key_values, named_device, names
 from taylor.register.frameworks import WRITTEN_FROM_MODELS
 
 FRAMEWORK_NAMES = (*WRITTEN_FROM_MODELS, "json")
@@ -151,5 +151,5 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         framework=framework_of(args),
         allow_illegal=args.allow_illegal,
         software=software_of(args),
-        images=getattr(args, "images", ""),
+        images=inputs_of(args),
     )

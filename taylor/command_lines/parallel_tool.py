@@ -25,6 +25,7 @@ from taylor.command_lines.arguments import (
     chosen_path,
     command_text,
     dryrun_options,
+    inputs_of,
     key_values,
     named_device,
     names,
@@ -352,7 +353,7 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
         modules=AskedModules(args.recompute_modules, args.offload),
         measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
         stage_limits=args.stage_limit,
-        images=args.images,
+        images=inputs_of(args),
     )
 
 

@@ -24,6 +24,7 @@ from taylor.command_lines.arguments import (
     chosen_path,
     command_text,
     dryrun_options,
+    inputs_of,
     key_values,
     named_device,
     path_or_none,
@@ -213,7 +214,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
             allow_illegal=args.allow_illegal,
             measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
             stage_limits=args.stage_limit,
-            images=args.images,
+            images=inputs_of(args),
             executor=executor,
             shard=shard,
         )

@@ -21,6 +21,7 @@ from taylor.command_lines.arguments import (
     chosen_folder,
     chosen_path,
     command_text,
+    inputs_of,
     key_values,
     path_or_none,
     positive_float,
@@ -130,7 +131,7 @@ def _sized(args: argparse.Namespace, output: Path) -> Size:
         ModelJob(
             path, options.most, args.seq, args.gbs, fix=args.fix, device=device, register_path=register,
             framework=args.framework, software=software_of(args), margin=asked_margin(args),
-            allow_illegal=args.allow_illegal, images=args.images,
+            allow_illegal=args.allow_illegal, images=inputs_of(args),
         )
         for device in dict.fromkeys(args.device or [None])
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from taylor.command_lines.arguments import (
     add_output_folder,
     chosen_folder,
     chosen_path,
+    inputs_of,
     non_negative_int,
     positive_int,
     refuse_without_effect,
@@ -74,7 +75,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
         world_size=args.world_size,
         measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
         stage_limits=args.stage_limit,
-        images=args.images,
+        images=inputs_of(args),
     )
     with chosen_folder(args) as folder:
         found = why_memory(job, args.stage, folder.path)

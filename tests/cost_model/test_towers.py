@@ -1,7 +1,8 @@
-"""Encoders of images: parameters against published counts, activations against what torch keeps, time by its parts."""
+"""Encoders of images and sound: published parameters, what torch keeps of activations, time by its parts."""
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from taylor.cost_model.memory.statics import MIB
 from taylor.pipeline.plan import NONE
 from taylor.register.frameworks import MEGATRON
 from taylor.register.registry import Registry
-from taylor.register.tower import VISION, TowerSpec
+from taylor.register.tower import AUDIO, VISION, TowerSpec
 
 RULES = TrainingRules(framework=MEGATRON, param_bytes=2, compute_bytes=2)
 ONE = Strategy(1, 1, 1, sp=False)
@@ -25,6 +26,34 @@ QWEN = TowerSpec(
     ends_products=1176 * 1280 + (5120 * 5120 + 5120 * 3584) / 4,
 )  # fmt: skip
 """Qwen2.5-VL-7B's: transformers 5.23.0 models/qwen2_5_vl/configuration_qwen2_5_vl.py."""
+
+
+SOUND = Registry.load().model("qwen2-audio-7b").tower
+
+
+def test_a_clip_of_sound_is_filled_up_or_cut_and_becomes_25_tokens_a_second() -> None:
+    assert SOUND is not None and (SOUND.kind, SOUND.patches_per_s, SOUND.merged) == (AUDIO, 50, 2)
+    short, whole, long = (TowerRun(SOUND, 2.0, seconds * SOUND.patches_per_s) for seconds in (3, 30, 70))
+    assert [one.tokens for one in (short, whole, long)] == [2 * 25 * seconds for seconds in (3, 30, 70)]
+    assert [one.ran for one in (short, whole, long)] == [(2.0, 1500), (2.0, 1500), (6.0, 1500)]
+    device = Registry.load().device("h100-80g")
+    times = [tower_costs(one, ONE.replace(mbs=8), RULES, device).forward_ms for one in (short, whole, long)]
+    assert times[0] == times[1] and times[2] == pytest.approx(3 * times[1], rel=0.05)
+
+
+def test_the_encoders_of_a_job_cost_what_each_of_them_costs() -> None:
+    assert SOUND is not None
+    device, sound, seen = Registry.load().device("h100-80g"), TowerRun(SOUND, 1.0, 1500), TowerRun(QWEN, trained=True)
+    both = replace(seen, further=(sound,))
+    apart, together = (
+        [tower_costs(one, ONE, RULES, device) for one in (seen, sound)],
+        tower_costs(both, ONE, RULES, device),
+    )
+    assert astuple(together) == pytest.approx([a + b for a, b in zip(*map(astuple, apart), strict=True)])
+    assert both.tokens == seen.tokens + sound.tokens and both.any_trained and both.fewest == 1.0
+    assert both.unsplit().further[0] == sound
+    silent = tower_costs(replace(sound, images=0.0), ONE, RULES, device)
+    assert astuple(silent) == (0.0, 0.0, apart[1].states_mib, 0.0)
 
 
 def test_the_parameters_of_an_encoder_are_the_published_ones() -> None:

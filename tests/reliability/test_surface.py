@@ -46,14 +46,13 @@ FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --framework --seq --disable_rule --list_rules --explain --workers --time_limit "
     "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --images --encoder --solver "
-    + SEEN
-    + MODEL
-    + STOPS,
+    "--audio_seconds " + SEEN + MODEL + STOPS,
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
-    "--output_path --output --ratios --solver --shard --cluster --store --images --encoder " + SEEN + MODEL + STOPS,
+    "--output_path --output --ratios --solver --shard --cluster --store --images --encoder "
+    "--audio_seconds " + SEEN + MODEL + STOPS,
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
     "--what_if --what_next -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order "
-    "--offload_optimizer --lend --images --encoder --tensors "
+    "--offload_optimizer --lend --images --audio_seconds --encoder --tensors "
     "--cluster --store --env --output_path --solver --time_limit " + SEEN + MODEL + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }

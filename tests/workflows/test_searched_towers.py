@@ -109,6 +109,10 @@ def test_requests_and_the_page_take_images_and_refuse_odd_ones(tmp_path: Path) -
     for command in ("solve", "evaluate", "search"):
         asked = read_request({"command": command, "file": "a.sh", "images": "2.5"})
         assert asked.flags()["images"] == "2.5"
+    heard = read_request({"command": "search", "file": "a.sh", "audio_seconds": "2x12.5"})
+    assert heard.flags()["audio_seconds"] == "2x12.5"
+    with pytest.raises(InputError):
+        read_request({"command": "search", "file": "a.sh", "audio_seconds": "30s"})
     for place in ("beside", "bubbles", "best"):
         assert read_request({"command": "solve", "file": "a.sh", "encoder": place}).flags()["encoder"] == place
     with pytest.raises(InputError):
@@ -162,6 +166,10 @@ def test_the_peak_that_is_explained_has_the_images_that_are_asked_for(tmp_path: 
         why_memory.run([file, "--device", CARD, "--images", images, "--json"])
         parts.append(json.loads(capsys.readouterr().out)["stages"][0]["parts_mib"]["vision encoder"])
     assert parts[1] > parts[0]
+    why_memory.run([file, "--device", CARD, "--images", "2x1024", "--audio-seconds", "", "--json"])
+    assert json.loads(capsys.readouterr().out)["stages"][0]["parts_mib"]["vision encoder"] == parts[1]
+    with pytest.raises(InputError, match="no encoder of sound is known"):
+        why_memory.run([file, "--device", CARD, "--audio_seconds", "30"])
     asked = read_request({"command": "why-memory", "file": "a.sh", "images": "2"})
     assert asked.flags()["images"] == "2"
 

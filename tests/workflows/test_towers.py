@@ -33,9 +33,9 @@ from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.own_ranks import beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
-from taylor.workflows.statement.towers import costs_of
+from taylor.workflows.statement.towers import costs_of, inputs_text
 from tests.parsers.megatron.test_model_file import DECODER, job
-from tests.parsers.megatron.test_tower_file import PIXELS, QWEN25, vision
+from tests.parsers.megatron.test_tower_file import OMNI, PIXELS, QWEN25, vision
 
 GIVEN = {
     "device_limit": 55296,
@@ -98,6 +98,61 @@ def test_a_frozen_encoder_has_no_backward_and_a_trained_one_has(tmp_path: Path) 
 def test_odd_images_are_refused_with_an_example(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--images.*1\.5x1024"):
         StatedFile.read(asked(published(tmp_path), images=text))
+
+
+def test_seconds_of_sound_count_and_are_named_in_the_first_lines(tmp_path: Path) -> None:
+    file = job(tmp_path, {"image_encoder": QWEN25, "audio_encoder": OMNI, "text_decoder": DECODER})
+    none, some, more = (
+        StatedFile.read(asked(file, images=text)) for text in ("", inputs_text("", "30"), inputs_text("2x1024", "4x60"))
+    )
+    lines = [[line for line in one.facts.head() if "encoder of" in line] for one in (none, some, more)]
+    assert [line.split(" ", 1)[0] for line in lines[0]] == ["vision", "audio"]
+    assert "no sound is stated, so it does not run" in lines[0][1]
+    assert "1 clip of 30 s a sample (by --audio_seconds)" in lines[1][1]
+    assert "2 images of 1,024 patches" in lines[2][0] and "4 clips of 60 s" in lines[2][1]
+    memory = none.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE))
+    times = [one.problem(memory).kinds[-1].added_forward for one in (none, some, more)]
+    assert 0 < times[0] < times[1] < times[2]
+    # Its weights are there, heard or not.
+    assert none.problem(memory).kinds[-1].layer_mib == some.problem(memory).kinds[-1].layer_mib
+
+
+@pytest.mark.parametrize("text", ["x30s", "30x", "0s", "1x0s", "s", "2x4000s", "1e3s", "-3s", "30s+", "30ss", "30s+9s"])
+def test_odd_sound_is_refused(text: str, tmp_path: Path) -> None:
+    file = job(tmp_path, {"audio_encoder": OMNI, "text_decoder": DECODER})
+    with pytest.raises(InputError, match=r"--audio_seconds|--images"):
+        StatedFile.read(asked(file, images=text))
+
+
+def test_sound_of_a_job_without_an_encoder_of_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no encoder of sound is known of this job"):
+        StatedFile.read(asked(published(tmp_path), images="30s"))
+    with pytest.raises(InputError, match="no encoder of images is known of this job"):
+        StatedFile.read(asked(job(tmp_path, {"audio_encoder": OMNI, "text_decoder": DECODER}), images="1x1024"))
+
+
+def test_a_named_model_with_an_encoder_of_sound_is_priced_by_its_clips(tmp_path: Path) -> None:
+    config = {"model_type": "qwen2_audio", "text_config": {"model_type": "qwen2", "num_hidden_layers": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    without, stated = (
+        StatedFile.read(FileJob(tmp_path / "config.json", device="h100-80g", images=text)) for text in ("", "2x15s")
+    )
+    assert without.config.tower is None and stated.config.tower is not None
+    tower = stated.config.tower
+    assert (tower.images, tower.tokens, tower.counted) == (2.0, 2 * 15 * 25, True)
+    assert any("without --audio_seconds" in note for note in without.config.notes)
+
+
+def test_encoders_of_images_and_sound_lie_in_bubbles_together(tmp_path: Path) -> None:
+    sound = {"audio_encoder": {**OMNI["audio_encoder"], "num_layers": 4, "pipeline_num_layers": [4, 0, 0, 0]}}
+    seen = vision(num_layers=4, pipeline_num_layers=[4, 0, 0, 0])
+    file = job(tmp_path, {"image_encoder": seen, "audio_encoder": sound, "text_decoder": DECODER})
+    out = Outputs(folder=tmp_path, write=False)
+    planned = solve_file(asked(file, encoder="bubbles", images="4x1024+4x30s"), SolveOptions(), out)
+    found = planned.bubbles
+    assert found is not None and check_insertion(found.job.problem, found.plan, found.job.work, found.insertion) == []
+    alone = solve_file(asked(file, encoder="bubbles", images="4x1024"), SolveOptions(), out).bubbles
+    assert alone is not None and alone.job.work.forward < found.job.work.forward
 
 
 def test_images_of_a_job_without_an_encoder_are_refused(tmp_path: Path) -> None:

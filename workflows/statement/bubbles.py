@@ -8,7 +8,7 @@ Megatron-LM lays modules on the same ranks without a pipeline alone (d98e8a64 me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from taylor.cost_model.choices.tower_costs import tower_costs
 from taylor.cost_model.job.tower import TowerRun
@@ -158,9 +158,9 @@ def bubble_jobs(config: TrainingConfig, problem: PipelineProblem, device: Device
     alone = problem.replace(kinds=kinds, static_mib=tuple(static))
     ranks = strategy.tp * strategy.cp
     ways = {"as TP splits it": (tower, strategy.tp if tower.split else 1, 1)}
-    together = min(ranks, max(1, int(tower.images * strategy.mbs)))
+    together = min(ranks, max(1, int(tower.fewest * strategy.mbs)))
     if together > 1:
-        ways[f"whole images on {together} ranks of a stage"] = (replace(tower, split=False), 1, together)
+        ways[f"whole images on {together} ranks of a stage"] = (tower.unsplit(), 1, together)
     return [_job(name, config, alone, device, *way) for name, way in ways.items()]
 
 
@@ -183,7 +183,7 @@ def _job(
     results = problem.micro_batches * tokens * config.model.hidden * rules.compute_bytes / MIB
     static = [mib + costs.states_mib for mib in problem.static_mib]
     static[0] += results / (strategy.tp if strategy.sp else 1)
-    tail = _reduction_ms(tower, split, copies, config, device) / body if tower.trained else 0.0
+    tail = _reduction_ms(tower, split, copies, config, device) / body if tower.any_trained else 0.0
     tails = [one + tail for one in problem.tail or (0.0,) * problem.stages]
     lag = max(problem.lags or (problem.lag,)) * tower.tokens / rules.seq_length if problem.stages > 1 else 0.0
     work = EncoderWork(
@@ -199,7 +199,7 @@ def _job(
 def _reduction_ms(tower: TowerRun, split: int, copies: int, config: TrainingConfig, device: DeviceSpec) -> float:
     """Reduction of the encoder's gradients over all its copies, and the weights that come back, beside nothing, ms."""
     rules, share = config.rules, Speed.of(device, config.rules).network
-    parameters = tower.spec.parameters / split
+    parameters = sum(one.spec.parameters for one in tower.parts if one.trained) / split
     if not rules.parallel_optimizer:
         return float(all_reduce_ms(parameters * rules.gradient_bytes, copies, split, device, share))
     moved = parameters * (rules.gradient_bytes + rules.compute_bytes)
@@ -208,7 +208,7 @@ def _reduction_ms(tower: TowerRun, split: int, copies: int, config: TrainingConf
 
 def _counted_mib(config: TrainingConfig, device: DeviceSpec) -> float:
     """States of the encoder that the estimate of the first stage has in it, MiB."""
-    if config.tower is None or not config.tower.counted:
+    if config.tower is None or not config.tower.counted_parameters:
         return 0.0
     whole, alone = (estimate_memory(one, device) for one in (config.replace(tower=None), without_tower(config)))
     return whole.static_first_mib - alone.static_first_mib

@@ -180,8 +180,8 @@ def behind(config: TrainingConfig, strategy: Strategy) -> TrainingConfig:
 def without_tower(config: TrainingConfig) -> TrainingConfig:
     """The job without its encoder."""
     model, tower = config.model, config.tower
-    if tower is not None and tower.counted:
-        model = model.replace(extra_parameters=model.extra_parameters - tower.spec.parameters, tower=None)
+    if tower is not None and tower.counted_parameters:
+        model = model.replace(extra_parameters=model.extra_parameters - tower.counted_parameters, tower=None)
     return config.replace(model=model, tower=None)
 
 
@@ -194,13 +194,13 @@ def beside_problem(file: StatedFile, tower: TowerRun, split: RankSplit) -> Pipel
     device, config = file.device, behind(file.config, split.strategy)
     memory, ratios = estimate_memory(config, device), settle_ratios(file.job.ratios, config, device).ratios
     problem = build_problem(config, memory, ratios, device=device)
-    encoder = replace(tower, split=False)
+    encoder = tower.unsplit()
     ranks = split.strategy.replace(dp=split.ranks, tp=1, cp=1, ep=1, pp=split.strategy.pp + 1)
     ranks = ranks.replace(op=split.ranks if split.strategy.op > 1 else 1)
     costs = tower_costs(encoder, ranks, config.rules, device)
     body = float(layer_time(config.model, config.model.body_kind, split.strategy, config.rules, device).forward)
     forward, count = costs.forward_ms / body, tower.spec.n_layers
-    together = max(1.0, min(1 / split.share, float(int(tower.images * split.strategy.mbs))))
+    together = max(1.0, min(1 / split.share, float(int(tower.fewest * split.strategy.mbs))))
     late = max(0.0, forward / together - forward * split.share)
     kind = LayerKind(
         VISION,
@@ -216,7 +216,7 @@ def beside_problem(file: StatedFile, tower: TowerRun, split: RankSplit) -> Pipel
     lag = lags[0] if lags else _lag(file, split, device)
     shifted = [replace(one, places=tuple(at + 1 for at in one.places)) for one in problem.kinds]
     at = sum(not one.pinned for one in shifted)
-    tail = (0.0 if not tower.trained else problem.tail[0], *problem.tail) if problem.tail else ()
+    tail = (0.0 if not tower.any_trained else problem.tail[0], *problem.tail) if problem.tail else ()
     return problem.replace(
         stages=problem.stages + 1,
         kinds=(*shifted[:at], kind, *shifted[at:]),

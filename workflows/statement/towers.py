@@ -1,4 +1,4 @@
-"""An encoder of images in front of the language model: its layers in the pipeline problem, and what a command says."""
+"""An encoder of images or sound in front of the language model: its layers in the problem, and what commands say."""
 
 from __future__ import annotations
 
@@ -17,36 +17,85 @@ from taylor.pipeline.plan import NONE
 from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.register.adapters import BESIDE
 from taylor.register.device import DeviceSpec
-from taylor.register.tower import VISION
+from taylor.register.tower import AUDIO, VISION
 
-FLAG = "--images"
+FLAG, AUDIO_FLAG = "--images", "--audio_seconds"
 CURE = f"{FLAG} IMAGES or IMAGES x PATCHES, as in 1.5 or 1.5x1024: images a sample on average, patches an image"
+AUDIO_CURE = f"{AUDIO_FLAG} SECONDS or CLIPS x SECONDS, as in 30 or 1.5x30: clips a sample on average, seconds a clip"
+SECOND = "s"
+"""What stands behind the seconds of clips among a sample's inputs (`with_images`)."""
+AND = "+"
 MOST = 2**20
+MOST_SECONDS = 3600.0
+
+
+def inputs_text(images: str, audio_seconds: str) -> str:
+    """A sample's inputs as `with_images` takes them, from the texts of both flags."""
+    return AND.join(filter(None, [images, audio_seconds and audio_seconds + SECOND]))
 
 
 def with_images(config: TrainingConfig, asked: str) -> TrainingConfig:
-    """The configuration with the images that a user states; the same where none are stated.
+    """The configuration with the images and the sound that a user states; the same where none are stated.
+
+    Parameters
+    ----------
+    asked : str
+        Images, clips of sound, or both: ``1.5x1024``, ``2x30s``, ``1.5x1024+2x30s``.
 
     Raises
     ------
     InputError
-        When the text states no images, or the job has no encoder that is known.
+        When the text states none, or the job has no encoder of the kind that is known.
     """
-    if not asked:
-        return config
+    parts = asked.split(AND) if asked else []
+    if len(parts) > 2 or (len(parts) > 1 and parts[0].endswith(SECOND) == parts[1].endswith(SECOND)):
+        raise InputError("states images or sound twice", field=FLAG, value=asked, cure=CURE)
+    for part in parts:
+        sound = part.endswith(SECOND)
+        run = _heard(config, part.removesuffix(SECOND)) if sound else _seen(config, part)
+        kind = AUDIO if sound else VISION
+        known = config.tower or _of_model(config)
+        assert known is not None
+        towers = [run if one.spec.kind == kind else one for one in known.parts]
+        config = config.replace(tower=replace(towers[0], further=tuple(towers[1:])))
+        if config.tower is not None and config.tower.tokens * config.strategy.mbs > MOST:
+            flag, cure = (AUDIO_FLAG, AUDIO_CURE) if sound else (FLAG, CURE)
+            raise InputError("states more tokens than a micro-batch can have", field=flag, value=part, cure=cure)
+    return config
+
+
+def _seen(config: TrainingConfig, asked: str) -> TowerRun:
+    """The job's encoder of images with those that are stated."""
     found = re.fullmatch(r"(\d{1,4}(?:\.\d{1,4})?)(?:x(\d{1,7}))?", asked.replace(" ", ""))
     images, patches = (float(found[1]), found[2]) if found else (0.0, None)
     if not (images > 0 and (patches is None or 1 <= int(patches) <= MOST)):
         raise InputError("states no images", field=FLAG, value=asked, cure=CURE)
-    tower = config.tower or _of_model(config)
+    tower = _known(config, VISION)
     if tower is None:
         problem = "asks for images, and no encoder of images is known of this job"
         raise InputError(problem, file=config.path, field=FLAG, value=asked, cure=f"leave out {FLAG}")
     source = f"by {FLAG}" if patches else f"images by {FLAG}; patches {tower.source}"
-    tower = replace(tower, images=images, patches=int(patches or tower.patches), source=source)
-    if tower.tokens * config.strategy.mbs > MOST:
-        raise InputError("states more tokens of images than a micro-batch can have", field=FLAG, value=asked, cure=CURE)
-    return config.replace(tower=tower)
+    return replace(tower, images=images, patches=int(patches or tower.patches), source=source)
+
+
+def _heard(config: TrainingConfig, asked: str) -> TowerRun:
+    """The job's encoder of sound with the clips that are stated."""
+    found = re.fullmatch(r"(?:(\d{1,4}(?:\.\d{1,4})?)x)?(\d{1,4}(?:\.\d{1,4})?)", asked.replace(" ", ""))
+    clips, seconds = (float(found[1] or 1), float(found[2])) if found else (0.0, 0.0)
+    if not (clips > 0 and 0 < seconds <= MOST_SECONDS):
+        raise InputError("states no sound", field=AUDIO_FLAG, value=asked, cure=AUDIO_CURE)
+    tower = _known(config, AUDIO)
+    if tower is None:
+        problem = "asks for sound, and no encoder of sound is known of this job"
+        raise InputError(problem, file=config.path, field=AUDIO_FLAG, value=asked, cure=f"leave out {AUDIO_FLAG}")
+    patches = max(1, round(seconds * tower.spec.patches_per_s))
+    return replace(tower, images=clips, patches=patches, source=f"by {AUDIO_FLAG}")
+
+
+def _known(config: TrainingConfig, kind: str) -> TowerRun | None:
+    """The job's encoder of a kind; None where it has none that is known."""
+    towers = config.tower or _of_model(config)
+    return None if towers is None else next((one for one in towers.parts if one.spec.kind == kind), None)
 
 
 def _of_model(config: TrainingConfig) -> TowerRun | None:
@@ -74,11 +123,17 @@ def tower_mib(config: TrainingConfig, device: DeviceSpec, alive: float | None = 
     if tower is None:
         return 0.0
     costs = costs_of(config, tower, device)
-    states = 0.0 if tower.counted else costs.states_mib
+    states = _uncounted_mib(config, device)
     if alive is None:
         schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
         alive = float(alive_vectors(schedule)[0][:, 0].max(initial=0.0))
     return states + costs.kept_mib * alive
+
+
+def _uncounted_mib(config: TrainingConfig, device: DeviceSpec) -> float:
+    """States of the job's encoders that its model does not count, MiB."""
+    parts = () if config.tower is None else config.tower.parts
+    return sum(costs_of(config, one, device).states_mib for one in parts if not one.counted)
 
 
 def with_tower(
@@ -101,7 +156,7 @@ def with_tower(
         VISION,
         count,
         common / count,
-        costs.states_mib / count if own and not config.tower.counted else 0.0,
+        _uncounted_mib(config, device) / count if own else 0.0,
         dict.fromkeys((NONE, *problem.recompute_ratio, *problem.choices), kept),
         pinned_first=True,
         choices={name: LayerChoice() for name in problem.choices},
@@ -113,18 +168,28 @@ def with_tower(
 
 
 def tower_lines(config: TrainingConfig, device: DeviceSpec) -> tuple[str, ...]:
-    """Line on the encoder and its images; none where the job has none."""
-    tower = config.tower
-    if tower is None:
+    """A line on each encoder and its inputs; none where the job has none."""
+    if config.tower is None:
         return ()
-    costs = costs_of(config, tower, device)
+    lines = tuple(_line(config, one, device) for one in config.tower.parts)
+    if config.tower.tokens > config.rules.seq_length:
+        more = f"; they are {config.tower.tokens:,.0f} tokens, more than a sequence of {config.rules.seq_length:,}"
+        lines = (*lines[:-1], lines[-1] + more)
+    return lines
+
+
+def _line(config: TrainingConfig, tower: TowerRun, device: DeviceSpec) -> str:
+    costs, many = costs_of(config, tower, device), "s" * (tower.images != 1)
     state = "trained" if tower.trained else "frozen"
     back = f" and {costs.backward_ms:,.4g} ms backward" if tower.trained else ""
     kept = f", {costs.kept_mib:,.0f} MiB kept a micro-batch" if tower.trained else ""
-    if tower.tokens > config.rules.seq_length:
-        kept += f"; they are {tower.tokens:,.0f} tokens, more than a sequence of {config.rules.seq_length:,}"
-    images = f"{tower.images:g} image{'s' * (tower.images != 1)} of {tower.patches:,} patches a sample ({tower.source})"
+    inputs = f"{tower.images:g} image{many} of {tower.patches:,} patches a sample ({tower.source})"
+    if tower.spec.kind == AUDIO:
+        seconds = tower.patches / tower.spec.patches_per_s
+        inputs = f"{tower.images:g} clip{many} of {seconds:g} s a sample ({tower.source})"
+        if not tower.images:
+            inputs = f"no sound is stated, so it does not run ({AUDIO_FLAG} states some)"
     return (
-        f"vision encoder of {tower.spec.parameters / 1e6:,.0f} M parameters, {state}, on the first stage: {images}; "
-        f"{costs.forward_ms:,.4g} ms forward{back} a micro-batch, {costs.states_mib:,.0f} MiB of states{kept}",
+        f"{tower.spec.kind} encoder of {tower.spec.parameters / 1e6:,.0f} M parameters, {state}, on the first stage: "
+        f"{inputs}; {costs.forward_ms:,.4g} ms forward{back} a micro-batch, {costs.states_mib:,.0f} MiB of states{kept}"
     )

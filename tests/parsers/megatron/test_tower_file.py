@@ -1,4 +1,4 @@
-"""MindSpeed-MM: the encoder of images comes from the JSONs that ``--mm-model`` and ``--mm-data`` name.
+"""MindSpeed-MM: the encoders of images and sound come from the JSONs that ``--mm-model`` and ``--mm-data`` name.
 
 The JSONs are those of Ascend/MindSpeed-MM 57069cd5, examples/qwen2.5vl/model_7b.json and
 examples/mindspore/qwen3vl/model_30B.json, by their sizes.
@@ -18,6 +18,7 @@ from taylor.parsers.huggingface.values import Values
 from taylor.parsers.huggingface.vision import qwen3_vl
 from taylor.parsers.megatron.tower_file import read_tower
 from taylor.parsers.read import read_config
+from taylor.register.tower import AUDIO
 from tests.parsers.megatron.test_model_file import DECODER, job
 
 QWEN25: dict[str, Any] = {
@@ -38,12 +39,51 @@ QWEN3: dict[str, Any] = {
     },
     "vision_projector": {"input_size": 1152, "hidden_size": 2048, "ffn_hidden_size": 4608, "freeze": True},
 }  # fmt: skip
+OMNI: dict[str, Any] = {
+    "audio_encoder": {
+        "model_id": "qwen_omni", "num_layers": 32, "hidden_size": 1280, "ffn_hidden_size": 5120,
+        "gated_linear_unit": False, "num_attention_heads": 20, "normalization": "LayerNorm", "freeze": True,
+        "pipeline_num_layers": [32, 0, 0, 0], "d_model": 1280, "num_mel_bins": 128, "max_source_positions": 1500,
+        "n_window": 100, "output_dim": 3584,
+    }
+}  # fmt: skip
+"""examples/qwen2.5omni/model_7b.json, by its sizes."""
 PIXELS = {"dataset_param": {"preprocess_parameters": {"image_max_pixels": 262144}}}
 
 
 def vision(**changes: Any) -> dict[str, Any]:
     """Qwen2.5-VL-7B's encoder with fields of it changed."""
     return {**QWEN25, "vision_encoder": {**QWEN25["vision_encoder"], **changes}}
+
+
+def test_the_encoder_of_sound_has_the_parameters_of_its_class(tmp_path: Path) -> None:
+    nn = pytest.importorskip("torch").nn
+    file = job(tmp_path, {"image_encoder": QWEN25, "audio_encoder": OMNI, "text_decoder": DECODER})
+    tower = read_config(file).tower
+    assert tower is not None
+    (sound,) = tower.further
+    # mindspeed_mm/models/audio/audio_model.py:98-141 and its layers, whose joined projection has one bias.
+    ends = [
+        nn.Conv1d(128, 1280, 3, padding=1), nn.Conv1d(1280, 1280, 3, stride=2, padding=1), nn.Embedding(2, 3584),
+        nn.LayerNorm(1280), nn.Linear(1280, 3584),
+    ]  # fmt: skip
+    layer = [
+        nn.LayerNorm(1280), nn.Linear(1280, 3840), nn.Linear(1280, 1280), nn.LayerNorm(1280), nn.Linear(1280, 5120),
+        nn.Linear(5120, 1280),
+    ]  # fmt: skip
+    ends_count, layer_count = (sum(p.numel() for one in part for p in one.parameters()) for part in (ends, layer))
+    assert sound.spec.parameters == ends_count + 32 * layer_count
+    # 30 s are 3,000 frames of 10 ms: 1,500 moments in 15 windows of 100, which become 750 tokens.
+    assert (sound.spec.kind, sound.spec.patches_per_s, sound.spec.window, sound.spec.merged) == (AUDIO, 50, 100, 2)
+    assert (sound.images, sound.trained, sound.split) == (0.0, False, True)
+
+
+def test_an_encoder_of_sound_alone_is_the_job_s_encoder(tmp_path: Path) -> None:
+    config = read_config(job(tmp_path, {"audio_encoder": OMNI, "text_decoder": DECODER}))
+    assert config.tower is not None and config.tower.spec.kind == AUDIO and not config.tower.further
+    broken = {"audio_encoder": {"audio_encoder": {**OMNI["audio_encoder"], "n_window": -1}}, "text_decoder": DECODER}
+    with pytest.raises(InputError, match=r"audio_encoder\.audio_encoder\.n_window"):
+        read_config(job(tmp_path, broken))
 
 
 def test_the_encoder_of_a_published_file_has_the_published_parameters(tmp_path: Path) -> None:
