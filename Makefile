@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-table reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-insertions random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-table reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-placed random-insertions random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -153,6 +153,11 @@ random-pairs: $(STAMP)
 # Encoders in the bubbles of random plans against brute force.
 random-insertions: $(STAMP)
 	$(BIN)/python -m benchmarks.random_insertions
+
+# Chunks on any stages: plans against brute force, then placements and orders against an enumeration of both.
+random-placed: $(STAMP)
+	$(BIN)/python -m benchmarks.random_instances --placed --instances 200
+	$(BIN)/python -m benchmarks.placements
 
 # Layer-wise plans against brute force, under the checker and beside Galvatron's own: hours on two cores.
 random-layerwise: $(STAMP)

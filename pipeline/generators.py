@@ -122,9 +122,11 @@ def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batche
 
 
 def _searched(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    if spec.name == SEARCHED_FREE and interleaves == 1:
+        raise ValueError(f"{spec.name} places two chunks or more a stage, found one virtual stage; -vpp 2 has two")
     placed = spec.placement(stages, interleaves) if spec.stage_of else None
     if placed is not None and (
-        interleaves == 1 or spec.name != SEARCHED_FREE or (placed.stages, placed.interleaves) != (stages, interleaves)
+        spec.name != SEARCHED_FREE or (placed.stages, placed.interleaves) != (stages, interleaves)
     ):
         raise ValueError(f"{spec.name} on {stages} stages cannot have its chunks on the stages {list(spec.stage_of)}")
     if placed is not None and not spec.words:

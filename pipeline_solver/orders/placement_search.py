@@ -20,7 +20,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import SEARCHED_FREE, Schedule, ScheduleSpec
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.orders.order_problem import OrderProblem
-from taylor.pipeline_solver.orders.order_search import FEW_TASKS, MOVES, OrderFound, by_rules, search_order
+from taylor.pipeline_solver.orders.order_search import FEW_TASKS, MOVES, NODES, OrderFound, by_rules, search_order
 from taylor.pipeline_solver.timing.durations import chunk_durations
 from taylor.pipeline_solver.timing.evaluate import chunk_states_and_kept_mib
 
@@ -194,8 +194,8 @@ def search_placement(
         to_beat = math.inf if best is None else best.order.step
         orders = [order for placed, order in known if placed == one]
         try:
-            moves = FEW_MOVES if exact else MOVES
-            found = search_order(tasks.on(one), orders, seed=seed, moves=moves, to_beat=to_beat)
+            nodes, moves = (NODES // len(ranked), FEW_MOVES) if exact else (NODES, MOVES)
+            found = search_order(tasks.on(one), orders, seed=seed, moves=moves, nodes=nodes, to_beat=to_beat)
         except ValueError:  # no micro-batch fits on some stage
             continue
         bound = min(bound, found.bound)

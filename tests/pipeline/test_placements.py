@@ -56,9 +56,13 @@ def test_chunks_on_any_stages_run_one_micro_batch_after_another():
     [
         (ScheduleSpec(SEARCHED, stage_of=ANY), 2),
         (ScheduleSpec(SEARCHED_FREE, stage_of=(0, 1, 1, 0)), 2),
-        (ScheduleSpec(SEARCHED_FREE, stage_of=(0, 2, 1)), 1),
     ],
 )
 def test_a_placement_of_other_numbers_or_another_schedule_is_refused(spec, interleaves):
     with pytest.raises(ValueError, match="cannot have its chunks on the stages"):
         build_schedule(spec, 3, interleaves, 2)
+
+
+def test_one_chunk_a_stage_leaves_no_placement_to_choose():
+    with pytest.raises(ValueError, match="two chunks or more a stage, found one virtual stage; -vpp 2"):
+        build_schedule(ScheduleSpec(SEARCHED_FREE), 3, 1, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from taylor.base.console import log
@@ -55,7 +57,7 @@ def best_with_own_placement(
     if not found:
         raise next((error for error in failed if isinstance(error, NoSolutionError)), failed[0])
     fixed, order = min(found, key=lambda one: one[0].solution.objective or 0.0)
-    bound = _bound(fixed.problem)
+    bound = min(_bound(one) for one in (fixed.problem, *_stated(shapes.values())))
     alternatives = tuple(one for best, _ in found for one in best.alternatives)
     fixed = replace(fixed, alternatives=alternatives)
     if order is None or any(best.solution.termination is Termination.INTERRUPTED for best, _ in found):
@@ -121,6 +123,13 @@ def _moved(plan: PipelinePlan, old: Placement, new: Placement) -> PipelinePlan:
         {kind: new.grid(old.values(grid)) for kind, grid in plan.layers.items()},
         {mode: new.grid(old.values(grid)) for mode, grid in plan.recompute.items()},
     )
+
+
+def _stated(shapes: Iterable[Sequence[Variant]]) -> Iterator[PipelineProblem]:
+    """A problem of each shape, of those that the framework starts."""
+    for of_shape in shapes:
+        with suppress(ValueError):
+            yield of_shape[0].problem()
 
 
 def _bound(problem: PipelineProblem) -> float:
