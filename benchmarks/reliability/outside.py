@@ -23,6 +23,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import io
@@ -90,6 +91,25 @@ def loaded(name: str, text: str, **around: Any) -> Any:
     sys.modules[name] = module  # dataclasses ask for it
     exec(compile(text, name, "exec"), module.__dict__)
     return module
+
+
+def without_package(text: str, *names: str) -> tuple[str, dict[str, Any]]:
+    """Source text without its imports from some packages and from its own, and stand-ins for what they name.
+
+    A class is one without anything in it, every other name a function that does nothing.
+    """
+    absent: dict[str, Any] = {}
+
+    class Left(ast.NodeTransformer):
+        def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+            if not node.level and (node.module or "").split(".")[0] not in names:
+                return node
+            for each in node.names:
+                a_class = each.name[:1].isupper()
+                absent[each.asname or each.name] = type(each.name, (), {}) if a_class else lambda *words, **rest: None
+            return ast.Pass()
+
+    return ast.unparse(ast.fix_missing_locations(Left().visit(ast.parse(text)))), absent
 
 
 def without_imports(text: str, *names: str) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.reliability.outside import loaded, package, source, without_imports
+from benchmarks.reliability.outside import loaded, package, source, without_imports, without_package
 
 FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 
@@ -82,15 +82,33 @@ def _torch_actions(name: str, S: int, V: int, m: int, stage: int) -> list[Any]:
     return [part for action in listed if action is not None for part in action.sub_actions or (action,)]
 
 
+NEWEST_MEGATRON = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
+
 # Megatron-core ---------------------------------------------------------------------------------------------------
 
 
-def megatron_core_order(S: int, V: int, m: int, group: int, stage: int, overlapped: bool = False) -> Order:
+@cache
+def _newest_schedules() -> Any:
+    """Megatron-LM's schedules.py of `NEWEST_MEGATRON` alone: the whole package needs a GPU's libraries."""
+    folder = "megatron/core/pipeline_parallel"
+    text, absent = without_package(source("Megatron-LM", NEWEST_MEGATRON, f"{folder}/utils.py"), "megatron")
+    groups = {"get_pg_size": lambda group: group.size(), "get_pg_rank": lambda group: group.rank()}
+    places = vars(loaded("newest_utils", text, **{**absent, **groups}))
+    own = {name: each for name, each in places.items() if name.startswith(("is_pp_", "is_vp_"))}
+    text, absent = without_package(source("Megatron-LM", NEWEST_MEGATRON, f"{folder}/schedules.py"), "megatron", "nemo")
+    traced = {"_otel_trace_fn": lambda *words: lambda function: function}
+    return loaded("newest_schedules", text, **{**absent, **own, **traced})
+
+
+def megatron_core_order(
+    S: int, V: int, m: int, group: int, stage: int, overlapped: bool = False, newest: bool = False
+) -> Order:
     """Tasks of ``forward_backward_pipelining_with(out)_interleaving`` on a stage, without transfers and layers.
 
-    megatron-core's own function is called; forward and backward steps write themselves down.
+    megatron-core's own function is called, that of the release or of the `newest` commit; forward and backward steps
+    write themselves down.
     """
-    schedules = package("megatron.core.pipeline_parallel.schedules")
+    schedules = _newest_schedules() if newest else package("megatron.core.pipeline_parallel.schedules")
     torch = package("torch")
     order: Order = []
     begun: Counter[int] = Counter()
@@ -129,6 +147,7 @@ def megatron_core_order(S: int, V: int, m: int, group: int, stage: int, overlapp
         pp_group = SimpleNamespace(size=lambda: S, rank=lambda: stage)
         is_pp_first_stage, is_pp_last_stage = stage == 0, stage == S - 1
         num_warmup_microbatches = 0
+        total_stages, current_stage = S, stage
 
         def __getattr__(self, name: str) -> Callable[..., Any]:
             both = "forward_backward" in name
@@ -147,7 +166,8 @@ def megatron_core_order(S: int, V: int, m: int, group: int, stage: int, overlapp
             return "input"
 
     one = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
-    groups = SimpleNamespace(tp=one, cp=one, pp=Communicator.pp_group, embd=one, pos_embd=None, dp_cp=one)
+    groups = schedules.ProcessGroupCollection.__new__(schedules.ProcessGroupCollection)
+    vars(groups).update(tp=one, cp=one, pp=Communicator.pp_group, embd=one, pos_embd=None, dp_cp=one, tp_dp_cp=one)
     config = _Settings(
         microbatch_group_size_per_vp_stage=group,
         hidden_size=8,

@@ -11,9 +11,11 @@ import numpy as np
 from benchmarks.reliability import published_orders as published
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, Sized, faults_of, total
 from benchmarks.reliability.outside import NotHere
+from benchmarks.reliability.published_v_orders import v_orders
 from taylor.cost_model.memory.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.words import word_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 SHAPES = 200
@@ -34,8 +36,17 @@ RUN = {
     "DeepSeek: DualPipeV": "",
     "sail-sg: ZB-H1": "",
     "sail-sg: ZB-H2": "",
+    "newest Megatron-LM: 1F1B": "",
+    "newest Megatron-LM: interleaving in groups": "",
+    "newest Megatron-LM: combined 1F1B": "",
+    "sail-sg: ZB-V": "",
+    "sail-sg: V-Half": "",
+    "sail-sg: V-Min": "",
 }
-STATED = ("MindSpore: interleaving", "MindSpore: low-memory interleaving", "MindSpore: seqpipe", "MindSpore: ZBV")
+STATED = (
+    "MindSpore: interleaving", "MindSpore: low-memory interleaving", "MindSpore: seqpipe", "MindSpore: seqvpp",
+    "MindSpore: seqsmartvpp", "MindSpore: ZBV",
+)  # fmt: skip
 """Of MindSpore's C++, which does not run here: restated from its source."""
 
 
@@ -68,6 +79,8 @@ def faults_of_shape(name: str, draw: random.Random) -> list[str]:
     m = draw.randint(1, 5 * S)
     V = draw.randint(2, 4)
     whole = max(1, m // S) * max(1, round(m / max(1, m // S)))  # a multiple of the number of rounds
+    if name.startswith("sail-sg: ") and "V" in name:
+        return v_faults(name.removeprefix("sail-sg: "), min(S, 8), min(m, 24))
     if name.startswith("sail-sg"):
         put_off = 1 if name.endswith("H1") else 2
         S, m = min(S, 8), m + (put_off - 1) * (2 * S - 1)
@@ -85,15 +98,15 @@ def faults_of_shape(name: str, draw: random.Random) -> list[str]:
             "torch: DualPipeV": ScheduleSpec("dualpipev"),
         }[name]  # fmt: skip
         return order_faults(spec, (S, V, m), published.torch_order(RUN[name], S, V, m))
-    if name == "megatron-core: 1F1B":
-        return order_faults(ScheduleSpec(), (S, 1, m), partial(published.megatron_core_order, S, 1, m, S))
-    if name == "megatron-core: interleaving in groups":
+    if "egatron" in name:
+        theirs = partial(published.megatron_core_order, newest=name.startswith("newest"))
+        if name.endswith(": 1F1B"):
+            return order_faults(ScheduleSpec(), (S, 1, m), partial(theirs, S, 1, m, S))
         group = draw.randint(S, 2 * S)
         m = group * draw.randint(1, 4) + draw.choice([0, *range(S, group)])
-        ahead = draw.random() < 0.3
+        ahead = name.endswith("combined 1F1B") or (not name.startswith("newest") and draw.random() < 0.3)
         spec = ScheduleSpec("megatron-interleaved", group_size=group, one_ahead=ahead)
-        of_stage = partial(published.megatron_core_order, S, V, m, group, overlapped=ahead)
-        return order_faults(spec, (S, V, m), of_stage)
+        return order_faults(spec, (S, V, m), partial(theirs, S, V, m, group, overlapped=ahead))
     if name == "DeepSeek: DualPipeV":
         return order_faults(
             ScheduleSpec("dualpipev"), (S, 2, m + 2 * S), partial(published.dual_pipe_v_order, S, m + 2 * S)
@@ -101,10 +114,15 @@ def faults_of_shape(name: str, draw: random.Random) -> list[str]:
     if name == "MindSpore: ZBV":
         m += 2 * S - 2
         return order_faults(ScheduleSpec("zero_bubble_v"), (S, 2, m), partial(published.mindspore_zero_bubble_v, S, m))
-    if name == "MindSpore: seqpipe":
-        V, splits = draw.randint(1, 4), draw.randint(1, 4)
-        of_stage = partial(published.mindspore_seqpipe, S, V, m, splits)
-        return order_faults(ScheduleSpec("seqpipe", seq_splits=splits), (S, V, m), of_stage, splits)
+    if name.startswith("MindSpore: seq"):
+        own = name.removeprefix("MindSpore: ")
+        V, splits = draw.randint(1 + (own != "seqpipe"), 4), draw.randint(1, 4)
+        if own != "seqpipe":  # Rounds of S // splits micro-batches, the first one at least whole.
+            S = splits * draw.randint(1, 4) * (1 + (own == "seqsmartvpp"))
+            S, m = (S, m) if S > 1 else (2 * splits, m)
+            m += S // splits
+        of_stage = partial(published.mindspore_seqpipe, S, V, m, splits, name=own)
+        return order_faults(ScheduleSpec(own, seq_splits=splits), (S, V, m), of_stage, splits)
     low = name == "MindSpore: low-memory interleaving"
     m += S  # It refuses fewer micro-batches than stages.
     of_stage = partial(published.mindspore_interleaving, S, V, m, low)
@@ -127,6 +145,20 @@ def order_faults(spec: ScheduleSpec, shape: Shape, of_stage: published.OfStage, 
     return found
 
 
+def v_faults(name: str, S: int, m: int) -> list[str]:
+    """Differences of sail-sg's orders on a V, played as they are: their own end times, and the most alive."""
+    found = []
+    for times in TIMES:
+        for orders, theirs in v_orders(name, S, m, times):
+            spec = ScheduleSpec("searched-v", words=tuple(map(word_of, orders)))
+            durations = np.repeat([*np.repeat([*map(float, times)], 2), 0.0], S)
+            ours = EventGraph.from_schedule(build_schedule(spec, S, 2, m), 0.0).longest_path(durations)
+            if ours != theirs:
+                found.append(f"S {S} m {m}, times {times}: {ours}, not {theirs}")
+            found += order_faults(spec, (S, 2, m), orders.__getitem__)
+    return found
+
+
 def time_faults(name: str, S: int, m: int, most: int) -> list[str]:
     """Times at which the order of sail-sg's generator ends sooner or later than ours; and what ours keeps alive."""
     spec = ScheduleSpec(name)
@@ -145,9 +177,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     """Rows of the table."""
     rows = []
     for title, prefixes, how in (
-        ("run", ("torch", "megatron-core", "deepseek", "sail-sg"),
-         "torch's classes, megatron-core 0.16.1's forward_backward functions and DeepSeek's DualPipeV.step with steps "
-         "that write themselves down; of sail-sg's generator the time under three ratios of task lengths"),
+        ("run", ("torch", "megatron-core", "newest", "deepseek", "sail-sg"),
+         "torch's classes; forward_backward functions of megatron-core 0.16.1 and Megatron-LM d98e8a64 and DeepSeek's "
+         "DualPipeV.step with steps that write themselves down; of sail-sg's generators the time under three ratios "
+         "of task lengths, of those on a V their orders too"),
         ("stated again", ("mindspore",), "from pipeline_scheduler.cc, seqpipe_scheduler.cc and zero_bubble_v.cc"),
     ):  # fmt: skip
         by = {name: result for name, result in results.items() if name.startswith(prefixes)}

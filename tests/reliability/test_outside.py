@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.differential_reading.sandbox import available
 from benchmarks.least_ranks import compared
-from benchmarks.reliability import legality
+from benchmarks.reliability import legality, schedules
 from benchmarks.reliability.outside import NotHere
 
 
@@ -19,6 +19,20 @@ def test_a_framework_starts_what_the_rules_let_through_and_nothing_else(framewor
         pytest.skip(found["absent"])
     assert found["faults"] == []
     assert 0 < found["legal"] < found["strategies"] == 12
+
+
+@pytest.mark.parametrize("generator", [*schedules.RUN, *schedules.STATED])
+def test_the_order_of_tasks_is_that_of_its_author(generator: str) -> None:
+    found = schedules.compared(generator, 2)
+    if "absent" in found:
+        pytest.skip(found["absent"])
+    assert found["faults"] == [] and found["shapes"] == 2
+
+
+def test_another_order_than_its_authors_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_stage = schedules.published.mindspore_seqpipe
+    monkeypatch.setattr(schedules.published, "mindspore_seqpipe", lambda *words, name: of_stage(*words))
+    assert schedules.compared("MindSpore: seqvpp", 5)["faults"]
 
 
 SCRIPT = """\
