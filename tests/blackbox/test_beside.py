@@ -78,6 +78,17 @@ def test_the_exposed_part_of_a_collective_has_the_error_of_the_whole():
     assert laws._exposed(hidden, RUN)[:2] == (0.0, 0.0)
 
 
+def test_the_time_of_some_operators_of_a_pass_is_theirs_alone():
+    laws = Laws()
+    operators = [LawfulOperator(GEMM, Condition(), {}, (), ()) for _ in range(3)]
+    laws.operators, laws._order = tuple(operators), {PassPart.FORWARD: tuple(operators)}
+
+    def ns(only: tuple[int, ...] | None) -> float:
+        return laws._timed_part(PassPart.FORWARD, RUN, only=only).ns
+
+    assert (ns(None), ns((0, 1, 2)), ns((1, 2)), ns((2,)), ns(())) == (1200, 1200, 800, 400, 0)
+
+
 def test_waits_at_the_same_time_count_once_and_not_beside_operators():
     laws = Laws()
     laws._compute = {PassPart.STEP: []}

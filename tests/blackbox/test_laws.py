@@ -45,6 +45,12 @@ def test_with_runs_missing_the_hidden_law_is_among_those_that_fit(seed, missing)
     assert any(all(law.at(large) == size.of(large) for large in LARGE) for law in found.laws) or size.unit > 1
 
 
+def test_a_law_of_experts_is_found_although_one_run_has_a_single_expert():
+    runs = [RUNS[0].replace(ep=1, experts=experts) for experts in (1, 4, 6)]
+    found = Fitter(runs).fit([7 * run.experts for run in runs])
+    assert found.at(RUNS[0].replace(ep=1, experts=64)) == 7 * 64
+
+
 def test_a_law_that_was_not_varied_is_ambiguous_and_the_run_that_decides_is_named():
     length = HiddenSize(1, ("seq",), ("cp",))
     base = RUNS[0]

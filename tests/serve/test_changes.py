@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from taylor.serve.app import AT_ONCE, Page, application
+from taylor.serve.changes import single_changes
 from taylor.serve.jobs import Jobs
 from taylor.serve.question import Models, Question
 
@@ -31,6 +32,21 @@ class Slow(Models):
         self.asked += 1
         assert ask.seq != 4096 or self.released.wait(60)
         return ANSWER
+
+
+@pytest.mark.parametrize(
+    ("software", "offered"),
+    [
+        ((), {"fp8=mxfp8", "fp8=tensorwise"}),
+        (("tp-comm-overlap",), {"fp8=mxfp8", "fp8=tensorwise"}),
+        (("tp-comm-overlap", "fp8=mxfp8"), set()),
+        (("fp4=nvfp4", "tp-comm-overlap"), set()),
+    ],
+)
+def test_a_recipe_of_few_bits_is_offered_where_there_is_none(software: tuple[str, ...], offered: set[str]) -> None:
+    ask = Question.model_validate(ASK | {"software": software})
+    found = [change["software"] for change in single_changes(ask) if "software" in change]
+    assert {added for *kept, added in found if tuple(kept) == software} == offered and len(found) == len(offered)
 
 
 async def post(page: Page, path: str, gone: asyncio.Event, **changes: object) -> bytes:
