@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import logging
 import os
@@ -37,6 +38,13 @@ _PLAIN_LETTERS = "taylor.plain_letters"
 
 _PLAIN = {"×": "x", "−": "-", "–": "-", "…": "...", "«": '"', "»": '"', "·": ".", "≤": "<=", "≥": ">="}
 
+
+_SHORTAGES = frozenset((
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
+    errno.ENOENT,
+))  # fmt: skip
+"""Errors of the system that name no file and are no fault of ours: no space, no memory, no further file or process, and
+no folder for temporary files."""
 
 LEVEL_WIDTH = 8
 """Columns of a log line's level."""
@@ -174,11 +182,13 @@ def run_command(command: Callable[[], int | None], arguments: Sequence[str] = ()
     With ``--json`` among its `arguments`, standard output is one JSON document, that of the error where one ends it.
 
     A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
-    likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any
-    other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding lacks is printed
-    in plain letters, or as an escape. Programs are not looked for in the working folder.
+    likewise, and what the system is short of (the traceback only with ``--verbose``); Ctrl-C becomes 130. Any other
+    exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding lacks is printed in
+    plain letters, or as an escape. Programs are not looked for in the working folder. A standard stream that is closed
+    takes what is written to it.
     """
     isolate_path()
+    _open_streams()
     codecs.register_error(_PLAIN_LETTERS, _plain_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -208,11 +218,36 @@ def run_command(command: Callable[[], int | None], arguments: Sequence[str] = ()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _SHORTAGES:
             raise
-        log.error("%s", refused_path(error))  # no fault of ours
+        short = f"the system refuses: {error.strerror}; free disk, memory, files or processes"
+        log.error("%s", short if error.filename is None else refused_path(error))
         log.debug("it was met here", exc_info=True)
+        _drop_refused_output()
         return EXIT_BAD_INPUT
+
+
+def _open_streams() -> None:
+    """Open the standard streams that are closed: else the next file that is opened would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _drop_refused_output() -> None:
+    """Drop what standard output does not take, which Python would try to write again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run_naming_plugins(command: Callable[[], int | None]) -> int | None:

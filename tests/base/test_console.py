@@ -61,6 +61,30 @@ def _fail():
     raise OSError("of no file")
 
 
+PRINTING = "from taylor.base.console import run_command; import sys; sys.exit(run_command(lambda: print('x' * {})))"
+
+
+@pytest.mark.parametrize("length", [10, 10**6])
+def test_an_output_on_a_full_disk_is_an_error_in_words(length):
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-c", PRINTING.format(length)]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    assert "the system refuses: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_closed_stream_is_no_place_for_the_next_file(closed, tmp_path):
+    work = "open('kept', 'w').write('data'), print('text'), print('error', file=sys.stderr), sys.stdin.read(0)"
+    code = f"from taylor.base.console import run_command; import sys; sys.exit(run_command(lambda: ({work}) and None))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        preexec_fn=lambda: [os.close(number) for number in closed],
+    )  # fmt: skip
+    assert done.returncode == 0 and (tmp_path / "kept").read_text() == "data"
+    assert (done.stdout, done.stderr) == (b"" if 1 in closed else b"text\n", b"" if 2 in closed else b"error\n")
+
+
 @pytest.mark.parametrize("length", [10, 10**6])
 def test_a_reader_that_left_ends_a_command_in_silence(length):
     code = (

@@ -9,6 +9,9 @@ from pathlib import Path
 
 EXECUTED = "EXECUTED"
 
+STARTS = ("sitecustomize", "usercustomize")
+"""Modules that Python imports as it starts."""
+
 DEPENDENCIES = (
     "dask", "dask_jobqueue", "dateutil", "distributed", "highspy", "httpx", "kiwisolver", "llvmlite", "matplotlib",
     "mindspore", "msgpack", "networkx", "numba", "numpy", "packaging", "pandas", "ply", "psutil", "psycopg", "pulp",
@@ -57,9 +60,10 @@ def fill(folder: Path, root: Path) -> Path:
     """Lay the files into a folder; returns the file that they write."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder.resolve() / EXECUTED
-    names = {*sys.stdlib_module_names, *DEPENDENCIES, *own_names(root), *imported_names(root)}
+    names = {*sys.stdlib_module_names, *STARTS, *DEPENDENCIES, *own_names(root), *imported_names(root)}
     for name in names:
         (folder / f"{name}.py").write_text(_FILE.format(mark=str(mark)))
+    (folder / "own.pth").write_text(f"import os; open({str(mark)!r}, 'a').write('own.pth')\n")
     for name in PROGRAMS:
         (folder / name).write_text(f"#!/bin/sh\necho {name} >> {mark}\n")
         (folder / name).chmod(0o755)

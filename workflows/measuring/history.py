@@ -451,7 +451,7 @@ def _with_plan(planned: PlannedFile) -> str | None:
     written = planned.files.get("config")
     if written is not None or planned.own is planned.solution:
         return _text(Path(written or planned.config.path))
-    with tempfile.TemporaryDirectory(prefix="taylor-") as folder, suppress(TaylorError):
+    with suppress(TaylorError, OSError), tempfile.TemporaryDirectory(prefix="taylor-") as folder:
         copy = Path(folder) / planned.config.path.name
         return _text(write_plan(planned.config.replace(schedule=planned.problem.schedule), planned.plan, output=copy))
     return None
