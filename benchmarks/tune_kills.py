@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import random
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from benchmarks.reliability.sandbox import ORPHAN_SECONDS
 from benchmarks.second_campaign import second_script
 from benchmarks.second_cluster.cluster import second_cluster
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.standin_script import script_text
+from taylor.blackbox import degree_search
 from taylor.blackbox.small_runs import SEARCHABLE
 from taylor.workflows.tuning.tune import TuneOptions, tune
 from taylor.workflows.tuning.tune_search import BEST
@@ -32,7 +35,30 @@ from taylor.workflows.tuning.tune_search import BEST
 COMMAND = Path(__file__).resolve().parents[1] / "tests" / "blackbox" / "standin_training.py"
 SECOND, CRASHING = Path(__file__).resolve().parent / "second_cluster" / "training.py", "tp4"
 MEMORY = 8 * 2.0**30
-LONGEST_S = 600.0
+LONGEST_S = 1200.0
+MARK = "TAYLOR_KILLED"
+"""Variable of the environment by which all processes of a start are found."""
+UNLIMITED_S = 100.0
+"""Limit of a solve here, so that how busy the machine is decides no plan."""
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Kills of a planner.
+
+    Parameters
+    ----------
+    kills, flows : int
+        Times that it was killed, and that it came to its end.
+    found_again : int
+        Ended runs that a later start did not start again.
+    faults : tuple of str
+    """
+
+    kills: int
+    flows: int
+    found_again: int
+    faults: tuple[str, ...]
 
 
 def start(folder: Path, seed: int, second: bool) -> BaseProcess:
@@ -52,6 +78,8 @@ def start(folder: Path, seed: int, second: bool) -> BaseProcess:
 
 
 def _planned(folder: Path, options: TuneOptions) -> None:
+    os.environ[MARK] = str(folder)
+    degree_search.SOLVE_SECONDS = UNLIMITED_S
     with open(folder / "planner.log", "a") as stream:
         sys.stdout = sys.stderr = stream
         tune(options)
@@ -84,6 +112,66 @@ def plans(folder: Path) -> str:
     return (folder / "small" / BEST).read_text().replace(str(folder), "FOLDER")
 
 
+def marked(mark: str, seconds: float) -> bool:
+    """Return whether a process of a start is still there after some seconds."""
+    end = time.monotonic() + seconds
+    word = f"{MARK}={mark}".encode()
+    while any(word in _environment(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        if time.monotonic() > end:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _environment(process: Path) -> bytes:
+    """Environment of a process; empty where it has ended or is another user's."""
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def kill_often(place: Path, kills: int, seed: int, second: bool) -> Killed:
+    """Plan undisturbed, then with kills until there were as many; the last start comes to its end."""
+    draw = random.Random(seed)
+    quiet = fresh(place / "undisturbed", seed, second)
+    began = time.monotonic()
+    process = start(quiet, seed, second)
+    process.join(LONGEST_S)
+    whole = time.monotonic() - began
+    wanted = plans(quiet)
+    print(f"undisturbed: {whole:.1f} s, {started(quiet).total()} starts of {len(started(quiet))} runs", flush=True)
+    folder = fresh(place / "killed", seed, second)
+    done = flows = found_again = 0
+    faults: list[str] = []
+    while True:
+        before, there = started(folder), ended(folder)
+        process = start(folder, seed, second)
+        process.join(LONGEST_S if done == kills else draw.uniform(0, whole / 3))
+        killed = process.is_alive() and done < kills
+        where = f"kill {done}"
+        if process.is_alive():
+            process.kill()
+            process.join()
+            faults += [f"{where}: a training command outlived its planner"] * marked(str(folder), ORPHAN_SECONDS)
+        elif process.exitcode == 0:
+            flows += 1
+            faults += [f"{where}: other plans than undisturbed"] * (plans(folder) != wanted)
+        done += killed
+        if not killed and process.exitcode:
+            faults.append(f"{where}: a start ended with {process.exitcode}")
+        now = started(folder)
+        again = sorted(name for name in there if now[name] > before[name])
+        found_again += len(there) - len(again)
+        faults += [f"{where}: {name} ran again after its end" for name in again]
+        if killed:
+            continue
+        print(f"{done} kills: starts {dict(now)}", flush=True)
+        if done == kills:
+            return Killed(done, flows, found_again, tuple(faults))
+        folder = fresh(folder, seed, second)
+
+
 def main() -> int:
     """Undisturbed, then with kills."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -92,42 +180,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--second", action="store_true", help="a network of the second cluster, where a run crashes")
     args = parser.parse_args()
-    draw = random.Random(args.seed)
-    quiet = fresh(args.folder.resolve() / "undisturbed", args.seed, args.second)
-    began = time.monotonic()
-    process = start(quiet, args.seed, args.second)
-    process.join(LONGEST_S)
-    whole = time.monotonic() - began
-    wanted = plans(quiet)
-    print(
-        f"undisturbed: {whole:.1f} s, {sum(started(quiet).values())} starts of {len(started(quiet))} runs", flush=True
-    )
-    folder = fresh(args.folder.resolve() / "killed", args.seed, args.second)
-    kills = again = flows = differing = torn = 0
-    while kills < args.kills:
-        before, done = started(folder), ended(folder)
-        process = start(folder, args.seed, args.second)
-        process.join(draw.uniform(0, whole / 3))
-        if process.is_alive():
-            process.kill()
-            process.join()
-            kills += 1
-        elif process.exitcode == 0:
-            flows += 1
-            differing += plans(folder) != wanted
-        else:
-            torn += 1
-        now = started(folder)
-        again += sum(now[name] - before[name] for name in done)
-        if process.exitcode != -signal.SIGKILL:
-            print(f"{kills} kills: starts {dict(now)}", flush=True)
-            folder = fresh(folder, args.seed, args.second)
-    process = start(folder, args.seed, args.second)
-    process.join(LONGEST_S)
-    flows, differing = flows + 1, differing + (process.exitcode != 0 or plans(folder) != wanted)
-    print(f"{kills} kills, {flows} times to the end: {again} runs started after their end, {torn} starts refused, "
-          f"{differing} times other plans")  # fmt: skip
-    return int(bool(again or torn or differing))
+    done = kill_often(args.folder.resolve(), args.kills, args.seed, args.second)
+    print(f"{done.kills} kills, {done.flows} times to the end, {done.found_again} ended runs found again: "
+          f"{len(done.faults)} faults")  # fmt: skip
+    print("\n".join(done.faults))
+    return int(bool(done.faults))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.reliability.campaign import ROOT
+from benchmarks.synthetic_profiles import write_all
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import emit_variant
 
@@ -69,18 +70,39 @@ def jobs() -> list[Job]:
 
 
 def killed_jobs() -> list[Job]:
-    """Jobs that are killed: a file solved, a search, a ranking, one on a cluster, a layer-wise search."""
+    """Jobs that are killed: one of every command that takes seconds, apart from the page and from small runs.
+
+    Those two start processes in sessions of their own, and are killed in `long_kills`.
+    """
     kept = {one.name: one for one in jobs()}
-    ranking = kept["ranking"]
-    layerwise = ("--costs", "estimate", "--model", "llama2-7b", "--device", "h100-80g", "--world_size", "8", "--seq",
-                 "4096", "--gbs", "32", "--micro_batches", "4,8")  # fmt: skip
+    ranking, example = kept["ranking"], str(ROOT / "config")
+    start = ("--model", "llama2-7b", "--device", "h100-80g")
+    layerwise = ("--costs", "estimate", *start, "--world_size", "8", "--seq", "4096", "--gbs", "32",
+                 "--micro_batches", "4,8")  # fmt: skip
+    lengths = (f"{example}/finetune_llama3_70b_lora.sh", "--lengths", f"{example}/sample_lengths.csv", "--scenarios",
+               "4", "-t", "600", "-o", "plan.sh", "--json")  # fmt: skip
+    split = (f"{example}/rl_qwen3_8b_verl.sh", "--generation", "tokens_per_s=6000,alone=80", "--mean_prompt", "200",
+             "--mean_answer", "1500", "--split", "--json")  # fmt: skip
     return [
         kept["one-interleave"],
         kept["search"],
+        Job("full", kept["full-search"].tool, _copy_dense, kept["full-search"].words, kept["full-search"].workers),
         ranking,
         Job("cluster", ranking.tool, ranking.prepare, (*ranking.words, "--cluster", "local:2")),
-        Job("layerwise", "taylor.command_lines.layerwise", lambda folder: None, layerwise),
-    ]
+        Job("profiles", ranking.tool, _profiled, (*ranking.words, "--profile_data_dir", "profiles"), ranking.workers),
+        _command("layerwise", *layerwise),
+        _command("lengths", *lengths),
+        _command("rl", *split),
+        _command("size", *start, "--max_devices", "8", "--tokens", "1T", "--json"),
+        _command("calibrate", f"{example}/measured_runs.csv", "--device", "h100-80g", "-o", "mine.yaml", "--json"),
+        Job("timeline", "timeline_tool", lambda folder: None,
+            ("--log_dir", str(ROOT / "log"), "--trace", "trace.json", "--html", "page.html")),
+    ]  # fmt: skip
+
+
+def _command(name: str, *words: str) -> Job:
+    """A command of its own that needs no input of its own."""
+    return Job(name, f"taylor.command_lines.{name}", lambda folder: None, words)
 
 
 def job(name: str) -> Job:
@@ -94,6 +116,20 @@ def _example(name: str) -> Path:
 
 def _copy_example(folder: Path) -> None:
     shutil.copy(_example("pretrain_deepseek3_128p"), folder / "train.yaml")
+
+
+def _copy_dense(folder: Path) -> None:
+    shutil.copy(_example("pretrain_llama2_7b"), folder / "train.yaml")
+
+
+def _profiled(folder: Path) -> None:
+    """Two candidates with profiles of every rank."""
+    config = read_config(_example("pretrain_llama2_7b"))
+    (folder / "files").mkdir()
+    for tp, pp in ((4, 2), (2, 4)):
+        strategy = config.strategy.replace(tp=tp, pp=pp, dp=2, micro_batches=8, op=2)
+        emit_variant(config, strategy, folder / "files" / f"DP2_TP{tp}_PP{pp}_EP1_pretrain.yaml", plan=None)
+    write_all(folder / "files", folder / "profiles", form="ascend", device="ascend-910b", seed=0, limit=2, steps=2)
 
 
 def _reference(folder: Path, stages: int = 16, micro_batches: int = 64) -> None:

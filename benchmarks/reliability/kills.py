@@ -24,19 +24,27 @@ from benchmarks.reliability.campaign import (
     total,
 )
 from benchmarks.reliability.jobs import Job, job, killed_jobs
+from benchmarks.reliability.long_kills import served_and_killed, tuned_and_killed
 from benchmarks.reliability.outputs import comparable, differences, is_debris
-from benchmarks.reliability.sandbox import preload, run_forked
+from benchmarks.reliability.sandbox import Outcome, preload, run_forked
 
-KILLS = 50
+KILLS = 15
+"""Of every command: 210 together."""
 KILLED = tuple(one.name for one in killed_jobs())
+LONG = {"serve": served_and_killed, "tune": tuned_and_killed}
+"""Commands whose processes are not their own children."""
 
 
 def portions(share: float = 1.0) -> list[Portion]:
     """Portions of the kills of each job."""
-    return [
+    counts = split(max(1, round(KILLS * share)), pieces(2, share))
+    done = [
         Portion(f"killed-{name}-{k}", killed, {"name": name, "count": count, "seed": k})
         for name in KILLED
-        for k, count in enumerate(split(max(1, round(KILLS * share)), pieces(5, share)))
+        for k, count in enumerate(counts)
+    ]
+    return done + [
+        Portion(f"killed-{name}", function, {"count": sum(counts), "seed": 3}) for name, function in LONG.items()
     ]
 
 
@@ -54,14 +62,13 @@ def killed(name: str, count: int, seed: int) -> Result:
             folder = Path(own)
             one.prepare(folder)
             moment = float(rng.uniform(0.0, 1.05)) * seconds
-            outcome = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, kill_after=moment,
-                                 kill_alone=number % 2 == 1, may_start=True)  # fmt: skip
+            outcome = _started(one, folder, kill_after=moment, kill_alone=number % 2 == 1)
             early += outcome.code == -9
             left = comparable(folder)
             halves = [
                 name_ for name_, content in left.items()
                 if content not in (before.get(name_), reference.get(name_))
-                and not names_fewer_files(content, reference.get(name_))
+                and not before_its_views(content, reference.get(name_))
             ]  # fmt: skip
             where = f"{name}, seed {seed}, kill {number} after {moment:.3f} s"
             found += [f"{where}: {text} is neither old nor new" for text in halves]
@@ -70,7 +77,7 @@ def killed(name: str, count: int, seed: int) -> Result:
             rows = _kept_rows(folder)
             kept += len(rows)
             _settle(folder)
-            again = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, may_start=True)
+            again = _started(one, folder)
             if again.code:
                 found.append(f"{where}: started again, exit code {again.code}: {again.errors[-400:]}")
                 continue
@@ -83,15 +90,18 @@ def killed(name: str, count: int, seed: int) -> Result:
     return {"kills": count, "before_the_end": early, "kept_rows": kept, "debris": debris, "faults": found}
 
 
-def names_fewer_files(content: bytes, whole: bytes | None) -> bool:
-    """Return whether a result is the whole run's but for views that it does not name yet.
+def before_its_views(content: bytes, whole: bytes | None) -> bool:
+    """Return whether a result is the whole run's but for what is added to it last.
 
     A result is written as soon as the plan is solved, so that a failing view loses nothing, and once more with the
-    views that were written since.
+    views that were written since, the changes that would make the plan faster, and the command that repeats it.
     """
     try:
         early, late = json.loads(content), json.loads(whole or b"")
         named, wanted = early.pop("files").items(), late.pop("files").items()
+        for added in (early, late):
+            added.pop("what_next", None)
+            added.get("verdict", {}).pop("command", None)
     except (ValueError, KeyError, AttributeError, TypeError):
         return False
     return bool(early == late and named <= wanted)
@@ -112,9 +122,18 @@ def _undisturbed(one: Job) -> tuple[dict[str, bytes], dict[str, bytes], dict[str
     return before, reference, second, seconds
 
 
+def _started(one: Job, folder: Path, *, kill_after: float | None = None, kill_alone: bool = False) -> Outcome:
+    """Run a job; a document that it prints is kept among its files, and compared as they are."""
+    outcome = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, may_start=True,
+                         kill_after=kill_after, kill_alone=kill_alone)  # fmt: skip
+    if outcome.code == 0 and "--json" in one.words:
+        (folder / "printed.json").write_text(outcome.output.replace(str(folder), "."), encoding="utf-8")
+    return outcome
+
+
 def _whole(one: Job, folder: Path) -> float:
     """Run a job to its end; seconds."""
-    outcome = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, may_start=True)
+    outcome = _started(one, folder)
     if outcome.code:
         raise RuntimeError(f"{one.name}: exit code {outcome.code}: {outcome.errors[-800:]}")
     return outcome.seconds
@@ -146,12 +165,13 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return [
         Figure(
             "determinism: after a kill", "killed at 200 random moments and started again: the same bytes",
-            f"{total(part, 'kills')} kills of {len(KILLED)} commands ({total(part, 'before_the_end')} before the end), "
+            f"{total(part, 'kills')} kills of {len(KILLED) + len(LONG)} jobs "
+            f"({total(part, 'before_the_end')} before the end), "
             f"{total(part, 'kept_rows')} solved rows found again, {wrong} faults",
             not wrong,
-            f"of {', '.join(KILLED)}: SIGKILL to all its processes, or to the first alone, whose workers then end by "
-            "themselves; every "
-            "file old or new then, and all as undisturbed after the second start",
+            f"of {', '.join((*KILLED, *LONG))}: SIGKILL to all its processes, or to the first alone, whose workers "
+            "then end by themselves; every file old or new then, all as undisturbed after the second start, and no "
+            "small run started that had ended",
         )
     ]  # fmt: skip
 
@@ -160,7 +180,7 @@ PART = Part(
     "kills",
     portions,
     figures,
-    sources=(*TOOLS, "benchmarks/reliability/kills.py"),
+    sources=(*TOOLS, "taylor/command_lines", "serve", "benchmarks/reliability/kills.py"),
     nightly=0.04,
-    table=Sized(0.4, minutes=3),
+    table=Sized(0.13, minutes=3),
 )

@@ -137,6 +137,7 @@ def run_forked(
     before : callable, optional
         Called in the child first.
     """
+    importlib.import_module(tool)
     with tempfile.TemporaryDirectory(prefix="reliability-") as own:
         out, err, strayed, scratch = (Path(own) / name for name in ("out", "err", "strayed", "tmp"))
         scratch.mkdir()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.determinism import same_bytes
-from benchmarks.reliability.kills import killed, names_fewer_files
+from benchmarks.reliability.kills import before_its_views, killed
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
 from taylor.pipeline_solver.milp.model_files import write_mps
@@ -82,8 +82,12 @@ def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
 
 def test_a_result_before_its_views_is_no_half_of_one_and_any_other_difference_is() -> None:
     whole = b'{"step_ms": 5, "files": {"config": "a.yaml", "trace": "t.json"}}'
-    assert names_fewer_files(b'{"step_ms": 5, "files": {"config": "a.yaml"}}', whole)
-    assert not names_fewer_files(b'{"step_ms": 6, "files": {"config": "a.yaml"}}', whole)
-    assert not names_fewer_files(b'{"step_ms": 5, "files": {"config": "b.yaml"}}', whole)
-    assert not names_fewer_files(whole[:40], whole)
-    assert not names_fewer_files(whole, None)
+    assert before_its_views(b'{"step_ms": 5, "files": {"config": "a.yaml"}}', whole)
+    assert not before_its_views(b'{"step_ms": 6, "files": {"config": "a.yaml"}}', whole)
+    assert not before_its_views(b'{"step_ms": 5, "files": {"config": "b.yaml"}}', whole)
+    assert not before_its_views(whole[:40], whole)
+    early, late = (b'{"verdict": {"fit": "fits", "command": %s}, %s"files": {}}' % each for each in (
+        (b"null", b""), (b'"solve"', b'"what_next": [1], '),
+    ))  # fmt: skip
+    assert before_its_views(early, late) and not before_its_views(early.replace(b"fits", b"is over"), late)
+    assert not before_its_views(whole, None)
