@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from taylor.report.page_data import page_data
 from taylor.report.ranking import (
     note_lines,
     plan_lines,
@@ -141,3 +142,9 @@ def test_a_tie_is_noted_once_and_none_where_the_best_is_alone():
     [note] = tie_lines(rows)
     assert note.startswith("the first 2 are a tie") and note in note_lines(rows)
     assert tie_lines(rows[:1]) == [] and tie_lines([]) == []
+
+
+def test_a_page_shows_a_degree_only_where_it_differs_from_one() -> None:
+    table = ranking(3).assign(cp=[1, 2, 1], ep=1, vpp=[1, 2, 4])
+    shown = page_data(table, {}, {}, None, {})["columns"]
+    assert {"cp", "vpp", "tp"} <= set(shown) and "ep" not in shown

@@ -67,6 +67,13 @@ def test_the_pipeline_in_characters_shows_who_works_when():
     assert "r recompute" in text[4]
 
 
+def test_the_pipeline_in_characters_is_as_wide_as_a_terminal_of_80_columns():
+    problem = deepseek(4, 1, 64)
+    lines = pipeline_text(planned_timeline(problem, even_plan(problem))).plain.splitlines()
+    # Three windows, each cut to whole characters.
+    assert 77 <= max(map(len, lines[1:-1])) <= 80
+
+
 def test_the_live_line_shows_elapsed_best_bound_and_gap():
     latest = SimpleNamespace(seconds=3.0, objective=110.0, bound=100.0, note="12 nodes")
     text = progress_text("deepseek", 3.2, latest).plain

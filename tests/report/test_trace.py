@@ -15,7 +15,7 @@ from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.memory_parts import from_problem
 from taylor.report.planned import planned_timeline
-from taylor.report.timeline import OPTIMIZER, drawing_windows, side_by_side
+from taylor.report.timeline import OPTIMIZER, DrawingWindow, drawing_windows, side_by_side, window_shares
 from tests.pipeline_solver.test_entries import with_two_depths
 from tests.report_cases import deepseek, even_plan
 from tests.solver_cases import plan_of
@@ -325,3 +325,12 @@ def test_tasks_of_every_virtual_stage_are_named_with_it_where_there_are_several(
     assert {name.rpartition(" (")[2] for name in names} == {"virtual stage 0)", "virtual stage 1)"}
     alone = deepseek(4, 1, 4)
     assert not any("virtual" in name for name in planned_timeline(alone, even_plan(alone)).task_names())
+
+
+def test_windows_of_a_drawing_are_as_wide_as_they_are_long_and_none_is_a_sliver():
+    def shares(*lengths):
+        return window_shares([DrawingWindow("", 0.0, float(length)) for length in lengths])
+
+    assert shares(30, 40, 30) == pytest.approx([0.3, 0.4, 0.3])
+    narrow, wide = shares(1, 999)
+    assert narrow + wide == pytest.approx(1) and 0.15 < narrow < 0.25
