@@ -74,7 +74,7 @@ SOURCES = {"yaml", "shell", "toml", "hf", "model"}
 WITH_EXTRACT = {"config", "verbose", "quiet", "json", "extract", "solution", "export", *SOURCES}
 """Flags with an effect where a saved solution is printed."""
 
-OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "what_next", "gap", "mps_form", "solver_name", "workers"}
+OF_A_SOLVE = {"o", "encoder", "stage_order", "t", "what_if", "what_next", "gap", "mps_form", "solver_name", "workers"}
 """Flags without effect where nothing is solved."""
 
 OF_A_MODEL = {"seq", "fix", "cluster", "framework", *OF_SOFTWARE}

@@ -28,6 +28,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
         (["-o", "out.yaml"], "-o: has"),
         (["-oout.yaml"], "-o: has"),
         (["-t", "5"], "-t: has"),
+        (["--encoder", "bubbles"], "--encoder: has"),
         (["-mps_form", "compact"], "-mps_form: has"),
         (["-solver_name", "NONSENSE"], "-solver_name: has"),
         (["-solver_name", "HIGHS", "-workers=2"], "-solver_name, -workers: have"),
