@@ -35,7 +35,7 @@ _BYTES = {"bfloat16": 2, "float32": 4}
 _PARAMETER = re.compile(r"taylor: parameter ([\w.]{1,300}) (\d{1,18})\b")
 """A parameter's elements on a rank of its weights' whole, as `workflows.tuning.trace_memory` prints them."""
 _LAYER = re.compile(r"\blayers\.(\d{1,9})\.")
-_COLOUR = re.compile(r"\x1b\[\d{1,3}m")
+_COLOUR = re.compile(r"\x1b\[[\d;]{1,20}m")
 _STEP = re.compile(
     r"step:\s{1,9}(\d{1,12})\s.*?memory:\s{1,9}(\d{1,6}\.\d{1,4})GiB.*?tps:\s{1,9}(\d[\d,]{0,15})(?:\s|$)"
 )
