@@ -18,22 +18,29 @@ class _Stage:
 
     Parameters
     ----------
-    room : list of float
+    number : int
+    free : list of float
         Time left in every window.
     at : int
         Window of the last forward piece.
+    taken : list of int
+        Micro-batches, in order.
+    ended : list of int
+        Window of the last backward piece of the first of them, as far as these were placed.
+    forward, backward : mapping of (window, micro-batch) to int
+        Pieces.
+    behind : list of float
+        Earliest time at which each window can begin a further backward.
     """
 
     number: int
-    room: list[float]
+    free: list[float]
     at: int = 0
     taken: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
-    """Window of the last backward piece of the micro-batches taken, as far as they were placed."""
     forward: dict[tuple[int, int], int] = field(default_factory=dict)
     backward: dict[tuple[int, int], int] = field(default_factory=dict)
     behind: list[float] = field(default_factory=list)
-    """Earliest time at which each window can begin a further backward."""
 
 
 class _Builder:
@@ -43,8 +50,8 @@ class _Builder:
         self.idle, self.work = idle, work
         self.stages = []
         for s, windows in enumerate(idle.windows):
-            room = [end + delay if start == -inf else end - start for start, end in windows]
-            self.stages.append(_Stage(s, room))
+            free = [end + delay if start == -inf else end - start for start, end in windows]
+            self.stages.append(_Stage(s, free))
         self.delay = delay
 
     def build(self) -> Insertion | None:
@@ -61,7 +68,7 @@ class _Builder:
             stage = self.stages[s]
             for g, pieces, _ in slot:
                 stage.forward[g, j] = pieces
-                stage.room[g] -= pieces * self.work.forward
+                stage.free[g] -= pieces * self.work.forward
                 stage.at = g
             stage.taken.append(j)
         for stage in self.stages:
@@ -92,13 +99,13 @@ class _Builder:
             return []
         left, found = work.pieces, []
         for g in range(first, len(windows) - 1):
-            pieces = min(left, floor((stage.room[g] + TOUCHES) / work.forward))
+            pieces = min(left, floor((stage.free[g] + TOUCHES) / work.forward))
             if pieces > 0:
                 left -= pieces
                 start, end = windows[g]
                 begun = -self.delay if start == -inf else start
                 whole = end - begun
-                found.append((g, pieces, begun + whole - stage.room[g] + pieces * work.forward))
+                found.append((g, pieces, begun + whole - stage.free[g] + pieces * work.forward))
                 if not left:
                     return found
         return []
@@ -113,12 +120,12 @@ class _Builder:
         for g, (_, end) in enumerate(windows):
             if not g or end < there:
                 continue
-            time = min(stage.room[g], end - max(there, stage.behind[g]))
+            time = min(stage.free[g], end - max(there, stage.behind[g]))
             pieces = left if end == inf else min(left, floor((time + TOUCHES) / work.backward))
             if pieces <= 0:
                 continue
             stage.backward[g, j] = pieces
-            stage.room[g] -= pieces * work.backward
+            stage.free[g] -= pieces * work.backward
             stage.behind[g] = max(there, stage.behind[g]) + pieces * work.backward
             left -= pieces
             if not left:

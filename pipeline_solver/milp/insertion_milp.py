@@ -86,7 +86,7 @@ def insertion_model(idle: IdleWindows, work: EncoderWork) -> InsertionModel:
                 _back(model, idle, work, s, last, behind, on)
             else:
                 _between(model, idle, work, (s, g), before, behind)
-        if work.backward and idle.alive[s] < idle.micro_batches:
+        if idle.alive[s] < idle.micro_batches:
             _memory(model, idle, work, s, forward, backward)
     return InsertionModel(model.form(step), forward, backward)
 

@@ -87,6 +87,14 @@ def test_the_encoder_runs_where_there_is_memory_for_what_it_keeps() -> None:
     assert best_insertion(one, EVEN, work).insertion is None
 
 
+def test_a_stage_above_its_limit_takes_no_frozen_encoder_either() -> None:
+    work = EncoderWork(pieces=2, forward=0.5)
+    over = TWO.replace(limit_mib=(11.0, 100.0))
+    assert idle_windows(over, EVEN, work).alive == (0, 2)
+    for found in (best_insertion(over, EVEN, work), solve_insertion(idle_windows(over, EVEN, work), work, None)):
+        assert found.insertion is not None and {run.stage for run in found.insertion.runs} == {1}
+
+
 def _moved(insertion: Insertion, at: int, **changes: object) -> Insertion:
     runs = list(insertion.runs)
     runs[at] = replace(runs[at], **changes)  # type: ignore[arg-type]
