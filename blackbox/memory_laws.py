@@ -33,6 +33,8 @@ from taylor.parsers.small_run import RunSetting, ShardedWeights
 
 TURN = "turn"
 """The event between a block's forward and backward pass."""
+CARRIED = "carried"
+"""First word of the names of tensors that a block's backward pass is given."""
 SAME_SHARE = 0.005
 """Fraction of the greatest run by which any may deviate from one way of sharding; flat buffers are padded."""
 LEAST_MARGIN = 0.01
@@ -48,6 +50,9 @@ LATE = 3
 which the allocator looks at when it is asked for the next one. More is taken for another end, under a condition."""
 MOST_CONDITIONS = 3
 """Degrees on which the end of a tensor's life may depend at once: TP, CP and EP, each above one or not."""
+_EXPLANATIONS = ((0, 0), (1, 0), (2, 0), (0, LATE), (1, LATE), (3, 0), (2, LATE), (3, LATE))
+"""(conditions, allocations late) that may explain a tensor's ends, the likeliest first. Three conditions explain
+by chance what a dozen runs show of an end that comes late by chance, and then state it too early elsewhere."""
 
 _EP = FACTORS.index("ep")
 
@@ -211,12 +216,19 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Life:
-    """A block's bytes through one micro-batch, relative to those before it."""
+    """A block's bytes through one micro-batch, relative to those before it.
+
+    Parameters
+    ----------
+    carried : float
+        What its backward pass is given, the gradient: where the block runs again, this stays meanwhile.
+    """
 
     input: float
     kept: float
     forward: float
     backward: float
+    carried: float
 
 
 @dataclass(frozen=True)
@@ -326,7 +338,9 @@ class _Block:
 
     def life(self, run: RunSetting) -> _Life:
         change = np.zeros(len(self.lives) + 3)
-        kept_input = 0.0
+        kept_input = carried = 0.0
+        backward = (life.born for life in self.lives if life.born > self.turn and not life.name.startswith(CARRIED))
+        first = next(backward, len(self.lives) + 1)
         for life in self.lives:
             tensor = self.tensors[life.name]
             if not tensor.is_met(run):
@@ -334,14 +348,18 @@ class _Block:
             size = tensor.size(run)
             if life.name == self.kept_input:
                 kept_input = size
+            end = self._end(life, run)
+            if life.name.startswith(CARRIED) and end > first:
+                carried += size
             change[life.born] += size
-            change[self._end(life, run)] -= size
+            change[end] -= size
         alive = np.cumsum(change)
         return _Life(
             kept_input,
             float(alive[self.turn]),
             float(alive[: self.turn + 1].max()),
             float(alive[self.turn :].max()),
+            carried,
         )
 
 
@@ -446,7 +464,7 @@ class MemoryLaws:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
         name, again = block
         life, _ = self._block(run, name)
-        most = max(life.forward, life.backward)
+        most = max(life.forward + life.carried * (again is True), life.backward)
         if isinstance(again, str):
             known = self.modules[name]  # Layers of a kind may lack a module.
             mine = [known[word] for word in words_of(again)[0] if word in known]
@@ -704,8 +722,8 @@ def _ends(seen: Mapping[int, tuple[int, int]], shown: _Shown) -> tuple[_End, ...
     """Ends of a tensor's life by the conditions that runs differ in; the latest where none explains them."""
     if not seen:
         return (_End(Condition(), len(shown.order)),)
-    for slack in (0, LATE):
-        if found := _explained(seen, shown, MOST_CONDITIONS, slack):
+    for conditions, slack in _EXPLANATIONS:
+        if found := _explained(seen, shown, conditions, slack):
             return found
     return (_End(Condition(), max(low for low, _ in seen.values()) + 1),)
 

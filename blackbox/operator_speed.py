@@ -10,12 +10,16 @@ is as good as the noise of so few samples, both count, by the inverse of their v
 Operators measured where multiplications take the time do not show how fast they move bytes. Where moving them at the
 usual rate of operators that do nothing else would take longer than the line says, that counts (Williams et al.,
 Roofline, 2009), with the spread of these rates as its error.
+
+Operators of one type whose tensors differ in rank are different kernels: each form has a line of its own. Where a form
+was measured in too few sizes for one, the nearest of them is scaled by its work. What was measured in another size of
+one dimension draws the line's estimate half way to its own time; see `SIBLING`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -37,6 +41,11 @@ MOST_RANKS = 4
 """Dimensions of a second input that are tried as a factor of the multiplications."""
 MEDIAN_VARIANCE = math.pi / 2
 """Variance of the median of many normal samples, in that of their mean; the median of two is their mean."""
+SIBLING = 0.5
+"""Part of a measured operator's deviation from its line that another size of one of its dimensions has too. Of GEMMs
+and attention on four cards (`benchmarks.third_size`), half of it is better than none or all."""
+BOUND = 2.0
+"""An operator that takes this multiple of moving its bytes at the usual rate is scaled by its multiplications."""
 _BYTES = {"FLOAT": 4, "FLOAT32": 4, "DT_BF16": 2, "FLOAT16": 2, "INT64": 8, "INT32": 4, "DOUBLE": 8, "BOOL": 1,
           "INT8": 1, "UINT8": 1, "INT16": 2, "UINT64": 8}  # fmt: skip
 _USUAL_BYTES = 4
@@ -70,9 +79,9 @@ class SpeedLine:
     least_per_byte: float = 0.0
     least_error: float = 0.0
 
-    def estimate(self, operator: Operator) -> Estimate:
-        """Time of an operator that no base holds."""
-        ns, least = self.at(operator), self.base + self.least_per_byte * work_of(operator)[1]
+    def estimate(self, operator: Operator, factor: float = 1.0) -> Estimate:
+        """Time of an operator that no base holds, `factor` times the line's."""
+        ns, least = factor * self.at(operator), self.base + self.least_per_byte * work_of(operator)[1]
         if ns >= least:
             return Estimate(ns, self.error, exact=False)
         return Estimate(least, max(self.error, self.least_error), exact=False)
@@ -121,10 +130,17 @@ class OperatorSpeeds:
 
     def __init__(self, times: Mapping[Operator, OperatorTime]) -> None:
         self._times = times
+        self._forms: dict[str, set[str]] = {}
+        for operator in times:
+            self._forms.setdefault(operator.type, set()).add(_ranks(operator))
         groups: dict[tuple[str, str], dict[Operator, float]] = {}
+        self._siblings: dict[Hashable, list[Operator]] = {}
         for operator, time in times.items():
-            groups.setdefault(("type", operator.type), {})[operator] = time.centre_ns
+            groups.setdefault(self._key(operator), {})[operator] = time.centre_ns
             groups.setdefault(("core", operator.core), {})[operator] = time.centre_ns
+            for pattern in _patterns(operator):
+                self._siblings.setdefault(pattern, []).append(operator)
+        self._groups = groups
         with_products = {group for group, known in groups.items() if _has_products(known)}
         least = {group: LEAST_OPERATORS for group in groups}
         least |= {group: LEAST_MOVING for group in groups if group[0] == "type" and group not in with_products}
@@ -132,6 +148,11 @@ class OperatorSpeeds:
         self.lines = self._with_least(groups, with_products)
         self._noise = {key: _noise_of([times[one] for one in known]) for key, known in groups.items()}
         self._line_variance = {key: self._variance_of_line(key, groups[key]) for key in self.lines}
+
+    def _key(self, operator: Operator) -> tuple[str, str]:
+        """An operator's type, and its form where its type was measured in several."""
+        several = len(self._forms.get(operator.type, ())) > 1
+        return "type", f"{operator.type} of ranks {_ranks(operator)}" if several else operator.type
 
     def _variance_of_line(self, key: tuple[str, str], known: Collection[Operator]) -> float:
         """Relative variance of true times about a line, without the noise of its operators."""
@@ -146,6 +167,11 @@ class OperatorSpeeds:
         self, groups: Mapping[tuple[str, str], Mapping[Operator, float]], with_products: Collection[tuple[str, str]]
     ) -> dict[tuple[str, str], SpeedLine]:
         """The lines of operators with multiplications, with the usual rate of types without."""
+        self._usual_rate = 0.0
+        multiplied = [
+            1 / line.per_product for (kind, _), line in self.lines.items() if kind == "type" and line.per_product
+        ]
+        self._usual_multiplications = median(multiplied) if multiplied else 0.0
         rates = [
             line.per_byte
             for group, line in self.lines.items()
@@ -153,7 +179,7 @@ class OperatorSpeeds:
         ]
         if not rates:
             return self.lines
-        usual = median(rates)
+        usual = self._usual_rate = median(rates)
         error = median(abs(rate / usual - 1) for rate in rates)
         found = dict(self.lines)
         for group in found.keys() & set(with_products):
@@ -173,12 +199,14 @@ class OperatorSpeeds:
         competitors, 1973). Where c leaves l by more than its noise, t is at least (c - l)^2 - v of this very operator:
         then what was measured counts almost alone.
         """
-        key = ("type", operator.type)
+        key = self._key(operator)
         line = self.lines.get(key)
         known = self._times.get(operator)
+        if known is None and line is not None:
+            return line.estimate(operator, self._drawn(operator, line))
         if known is None:
-            line = line or self.lines.get(("core", operator.core))
-            return line.estimate(operator) if line is not None else None
+            line = self.lines.get(("core", operator.core))
+            return self._scaled(operator, key) or (line.estimate(operator) if line is not None else None)
         noise = self._variance_of_centre(key, known)
         if line is None or not noise:
             return Estimate(known.centre_ns, math.sqrt(noise), exact=True)
@@ -186,6 +214,37 @@ class OperatorSpeeds:
         own = max(self._line_variance[key], apart**2 - noise)
         measured = own / (own + noise)
         return Estimate(known.centre_ns * (1 + (1 - measured) * apart), math.sqrt(measured * noise), exact=True)
+
+    def _drawn(self, operator: Operator, line: SpeedLine) -> float:
+        """Factor of a line's estimate by the nearest operator that was measured in another size of one dimension."""
+        near = [one for pattern in _patterns(operator) for one in self._siblings.get(pattern, ())]
+        if not near:
+            return 1.0
+        mine = line.at(operator)
+        _, nearest = min((abs(math.log(max(1.0, line.at(one)) / max(1.0, mine))), one) for one in near)
+        return float((self._times[nearest].centre_ns / max(1.0, line.at(nearest))) ** SIBLING)
+
+    def _scaled(self, operator: Operator, key: tuple[str, str]) -> Estimate | None:
+        """The nearest operator of the same form, scaled by what it moves or, if that takes it longer, multiplies.
+
+        Of several counts of multiplications the one counts whose rate is nearest to that of other types; the error
+        states how far they differ.
+        """
+        moved = work_of(operator)[1]
+        alike = self._groups.get(key)
+        if not alike or not moved:
+            return None
+        nearest = min(alike, key=lambda one: abs(math.log(max(1.0, work_of(one)[1]) / moved)))
+        took = self._times[nearest].centre_ns
+        works = [(work_of(nearest, each)[2], work_of(operator, each)[2]) for each in (None, *range(MOST_RANKS))]
+        counts = [(old / took, new / old) for old, new in works if old and new]
+        ratio = by_bytes = moved / max(1.0, work_of(nearest)[1])
+        if counts and took > BOUND * self._usual_rate * work_of(nearest)[1]:
+            usual = self._usual_multiplications
+            ratio = min(counts, key=lambda one: abs(math.log(one[0] / usual)) if usual else -one[1])[1]
+        ratios = [by_bytes, *(each for _, each in counts)]
+        error = 1 - min(ratios) / max(ratios) if counts else abs(1 - 1 / by_bytes)
+        return Estimate(took * ratio, error, exact=False)
 
     def coverage(self, operators: Sequence[Operator]) -> Coverage:
         """Fraction of a run that the base covers; operators without any estimate count by number alone."""
@@ -195,6 +254,18 @@ class OperatorSpeeds:
         covered = sum(one.ns for one in estimates if one is not None and one.exact)
         unknown = tuple(dict.fromkeys(each for each, there in zip(operators, exact, strict=True) if not there))
         return Coverage(sum(exact) / max(1, len(exact)), covered / total if total else 0.0, unknown)
+
+
+def _ranks(operator: Operator) -> str:
+    """Numbers of dimensions of its inputs."""
+    return ",".join(str(len(shape)) for shape in operator.inputs)
+
+
+def _patterns(operator: Operator) -> Iterator[Hashable]:
+    """Shapes of an operator with one of its sizes left open, wherever it stands: once for each size."""
+    for size in {each for shape in (*operator.inputs, *operator.outputs) for each in shape if each > 1}:
+        shapes = (tuple(0 if each == size else each for each in shape) for shape in operator.inputs + operator.outputs)
+        yield operator.type, operator.dtypes, len(operator.inputs), tuple(shapes)
 
 
 def _noise_of(times: Sequence[OperatorTime]) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
-from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory
+from taylor.blackbox.memory_laws import CARRIED, TURN, BlockTrace, RunMemory
 from taylor.blackbox.module_runs import Again
 from taylor.blackbox.passes import PassPart, all_parts, follows_tokens
 from taylor.blackbox.recorded import RecordedRun
@@ -14,7 +14,7 @@ from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, layer_n
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.profiles.operators import Operator
 
-INPUT, CARRIED = "input", "carried"
+INPUT = "input"
 
 
 @dataclass

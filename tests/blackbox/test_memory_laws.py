@@ -114,3 +114,34 @@ def test_a_tensor_of_several_laws_has_its_neighbours_in_the_peak_and_the_largest
     assert problem.static_mib[0] > problem.limit_mib[0] - 1
     with_cp = laws.stage(large.replace(cp=2), [("layer", True)], 1)
     assert with_cp.upper == pytest.approx(with_cp.peak * (1 + laws.margin))
+
+
+def test_a_gradient_stays_while_a_layer_runs_its_forward_pass_again():
+    sizes = {"input": 512, "wide": 1 << 20, "carried 7": 1 << 18, "narrow": 1 << 10}
+    backward = ("+carried 7", "+narrow", "-narrow", "-carried 7", "-input")
+    trace = BlockTrace(sizes, ("+input", "+wide", "-wide", TURN, *backward), "input")
+    changes: tuple[dict[str, int], ...] = ({}, {"tp": 2}, {"seq": 2})
+    runs = [
+        RunMemory(RunSetting(**one), (("layer", True),), 1, {"layer": {"w": 1}}, 0, 0, {"layer": trace}, 0)
+        for one in changes
+    ]
+    laws = memory_laws(runs)
+    assert laws.micro_batch(RunSetting(), ("layer", False))[1] == 512 + (1 << 20)
+    assert laws.micro_batch(RunSetting(), ("layer", True))[1] == 512 + (1 << 20) + (1 << 18)
+
+
+def test_an_end_late_by_chance_is_no_matter_of_three_degrees():
+    # What would explain these ends is whether CP, EP and the micro-batch are above one.
+    late = {(2, 2, 1): 1, (2, 2, 2): 2, (2, 1, 1): 2, (1, 2, 1): 0, (1, 1, 1): 0, (1, 2, 2): 0, (2, 1, 2): 2}
+
+    def shown(run: RunSetting, after: int) -> RunMemory:
+        sizes = {"input": 512, "lent": 1 << 20} | {f"own{number}": 1 << 19 for number in range(4)}
+        events = ["+input", TURN, "+lent"]
+        for number in range(4):
+            events += [f"+own{number}", *["-lent"] * (number == after), f"-own{number}"]
+        trace = BlockTrace(sizes, (*events, "-input"), "input")
+        return RunMemory(run, (("layer", True),), 1, {"layer": {"w": 1}}, 0, 0, {"layer": trace}, 0)
+
+    runs = [shown(RunSetting(cp=cp, ep=ep, mbs=mbs, experts=2, dp=2), after) for (cp, ep, mbs), after in late.items()]
+    (lent,) = (life for life in memory_laws(runs).blocks["layer"].lives if life.name == "lent")
+    assert len(lent.ends) == 1 and lent.ends[0].late == 2

@@ -275,3 +275,41 @@ def test_the_operators_of_a_candidate_are_looked_up_without_reading_the_file_aga
     speeds = OperatorSpeeds(base.times(CARD))
     base.path.unlink()
     assert [speeds.estimate(operator).ns for operator in known] == [durations[0] for durations in known.values()]
+
+
+def test_a_third_size_of_a_measured_operator_is_drawn_half_way_to_its_own_deviation(tmp_path):
+    # One pair of weights multiplies a fifth slower than the others.
+    known = {
+        product(m, 4096, n): [round((1.2 if n == 2048 else 1.0) * (2000 + m * 4096 * n / 1e5))] * 3
+        for m in (1024, 3072) for n in (1024, 2048, 4096, 8192, 12288)
+    }  # fmt: skip
+    speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", known).times(CARD))
+    line = speeds.lines["type", "MatMulV2"]
+    slow, near, true = product(8192, 4096, 2048), product(3072, 4096, 2048), 1.2 * (2000 + 8192 * 4096 * 2048 / 1e5)
+    drawn = speeds.estimate(slow).ns
+    assert drawn == pytest.approx(line.at(slow) * (known[near][0] / line.at(near)) ** 0.5, rel=1e-6)
+    assert line.at(slow) < drawn < true and true - drawn < 0.6 * (true - line.at(slow))
+    unlike = product(8192, 6144, 2048)  # Two sizes differ from any that was measured.
+    assert speeds.estimate(unlike).ns == pytest.approx(line.at(unlike), rel=1e-9)
+
+
+def test_operators_of_one_type_with_other_ranks_are_other_kernels(tmp_path):
+    def attention(rows: int, width: int, packed: bool) -> Operator:
+        key = (2, rows, width) if packed else (rows, width)
+        return Operator("Attention", "AI_CORE", ("DT_BF16",) * 2, ((rows, width), key), ((rows, width),))
+
+    known = {
+        product(m, 4096, n): [round(2000 + m * 4096 * n / 1e5)] * 3 for m in (512, 4096) for n in (512, 2048, 8192)
+    }
+    known |= {attention(rows, 1024, True): [3000 + 10 * rows] * 3 for rows in (512, 1024, 2048, 4096, 8192, 16384)}
+    known |= {
+        Operator("Add", "AI_VECTOR_CORE", ("DT_BF16",) * 2, ((n,), (n,)), ((n,),)): [round(6 * n / 1000)] * 3
+        for n in (10**6, 2 * 10**6, 4 * 10**6)
+    }
+    once = attention(4096, 1024, False)
+    known[once] = [round(4096 * 1024 * 4096 / 8e4)] * 3
+    speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", known).times(CARD))
+    # Four times the rows multiply sixteen times as often; the packed form moves four times as much.
+    assert speeds.estimate(attention(16384, 1024, False)).ns == pytest.approx(16 * known[once][0], rel=0.01)
+    assert speeds.estimate(attention(32768, 1024, True)).ns == pytest.approx(3000 + 327680, rel=0.01)
+    assert speeds.estimate(attention(16384, 1024, False)).error > 0.5
