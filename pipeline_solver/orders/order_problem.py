@@ -53,6 +53,15 @@ class Precedence(NamedTuple):
     gap: NDArray[np.int64]
 
 
+def bar_to_orders(problem: PipelineProblem) -> str:
+    """Why no order is chosen for plans of a problem; empty where one is."""
+    if problem.choices and problem.host_limit_mib:
+        return "an order is not chosen where the host's memory has a limit too"
+    if problem.lenders or problem.lent_limit_mib:
+        return "an order is not chosen where stages lend memory to each other"
+    return ""
+
+
 @dataclass(frozen=True)
 class OrderProblem:
     """One plan's tasks; a block is direction · V + virtual stage, and there are K = 3V on every stage.
@@ -92,10 +101,8 @@ class OrderProblem:
         schedule = schedule_of(problem)
         if schedule.directions <= WEIGHT_GRADIENT or problem.schedule.seq_splits > 1:
             raise ValueError("an order is chosen where weight gradients are tasks of their own and sequences are whole")
-        if problem.choices and problem.host_limit_mib:
-            raise ValueError("an order is not chosen where the host's memory has a limit too")
-        if problem.lenders or problem.lent_limit_mib:
-            raise ValueError("an order is not chosen where stages lend memory to each other")
+        if reason := bar_to_orders(problem):
+            raise ValueError(reason)
         S, V = problem.stages, problem.interleaves
         times = chunk_durations(problem, plan)
         states, kept = states_and_kept_mib(problem, plan)

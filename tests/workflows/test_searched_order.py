@@ -136,3 +136,11 @@ def test_torch_has_no_pieces_of_sequences() -> None:
     schedule = build_schedule(ScheduleSpec("seqpipe", seq_splits=2), 2, 1, 2)
     with pytest.raises(InputError, match="no pieces of sequences"):
         export_order(schedule, "torch-actions")
+
+
+def test_no_order_is_searched_where_stages_lend_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = str(ROOT / "config" / "pretrain_llama3_70b.sh")
+    flags = ["-dryrun", "n", "-check", "n", "-write", "n", "--lend", "mirror"]
+    with pytest.raises(InputError, match="where stages lend memory.*leave out --lend"):
+        run(["-shell", script, *flags, "-schedule", SEARCHED])

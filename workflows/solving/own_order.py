@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from taylor.base.console import log
+from taylor.base.errors import InputError
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.progress import OnProgress, Progress
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution, Termination
-from taylor.pipeline_solver.orders.order_problem import OrderProblem
+from taylor.pipeline_solver.orders.order_problem import OrderProblem, bar_to_orders
 from taylor.pipeline_solver.orders.order_search import OrderFound, search_order
 from taylor.workflows.running.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.showing.chosen_order import ChosenOrder
@@ -36,11 +38,14 @@ def best_with_own_order(
 
     Raises
     ------
+    InputError
+        When the job asks for what no order is chosen with.
     InfeasibleError, NoSolutionError
         When no known order has a plan, or none was found within the limit.
     InterruptedSolve
         When Ctrl-C came before there was one.
     """
+    _require_open_order(variants[0])
     began, limit = time.monotonic(), how.time_limit
     part = None if limit is None else limit * len(variants) / (len(variants) + 1)
     solves = VariantSolves(variants, how.replace(time_limit=part), on_progress, store)
@@ -70,6 +75,18 @@ def best_with_own_order(
         variant = replace(variant, file=replace(variant.file, running=running), names=variant.names[:-1])
     order = ChosenOrder(found, name, known.solution.objective)
     return Best(variant, problem, solution, known.alternatives), order
+
+
+def _require_open_order(variant: Variant) -> None:
+    with suppress(ValueError):  # a variant that does not run is reported with the others
+        if reason := bar_to_orders(variant.problem()):
+            raise InputError(
+                reason,
+                file=variant.file.config.path,
+                field="-schedule",
+                value=variant.file.job.schedule,
+                cure="leave out --lend and --offload, or name a schedule",
+            )
 
 
 def _alternately(
