@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from taylor.dryrun.logs import read_peak
+from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.megatron.run_log import read_log
+from taylor.parsers.paddlenlp.auto_tuner import read_history
 from taylor.parsers.profiles.allocations import read_allocations
 from taylor.parsers.profiles.ascend import read_kernel_details, read_trace_view
 from taylor.parsers.profiles.ascend_tables import read_cluster_steps, read_memory_record, read_operator_memory
@@ -23,6 +25,8 @@ from taylor.parsers.tables.lengths import read_lengths
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.parsers.tables.ratios import read_ratios
 from taylor.parsers.tables.worker_log import read_worker_log
+from taylor.workflows.measuring.measured_peaks import read_peaks
+from taylor.workflows.showing.extract import describe_saved_solution
 
 Grown = Callable[[int], str]
 """A text of about a number of characters."""
@@ -153,6 +157,25 @@ TOML: dict[str, Grown] = {
     "empty lines": _times("\n"),
 }  # fmt: skip
 
+JSON: dict[str, Grown] = {
+    "keys": _numbered('"k{0}": 1,', after='"k": 1'),
+    "one key many times": _times('"k": 1,', after='"k": 1'),
+    "a list": _times("1,", '"k": [', "1]"),
+    "nested lists": _nested("[", "", "]", '"k": '),
+    "nested objects": _nested('{"a":', "1", "}", '"k": '),
+    "lists that stay open": _times("[", '"k": '),
+    "digits": _times("9", '"k": '),
+    "digits of a size": _times("9", '"num_hidden_layers": '),
+    "an exponent": _times("9", '"k": 1e'),
+    "escaped quotes": _times('\\"', '"k": "', '"'),
+    "letters by number": _times("\\u0041", '"k": "', '"'),
+    "a quote that stays open": _times("a", '"k": "'),
+    "blanks": _times(" ", after='"k": 1'),
+    "commas": _times(",", '"k": 1'),
+    "a long name": _times("a", '"', '": 1'),
+    "kinds of layers": _times('"full_attention",', '"layer_types": [', '"full_attention"]'),
+}  # fmt: skip
+
 _KERNELS = (
     "Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Stream ID,Input Shapes,Input Data Types,"
     "Output Shapes\n"
@@ -220,6 +243,20 @@ TABLES: dict[str, tuple[Reader, str, str, str, str]] = {
         ', {{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": {0}00.5, "dur": 12.5, '
         '"args": {{"device": 0, "stream": 7}}}}',
         "]}",
+    ),
+    "measured peaks": (read_peaks, "a.csv", "file,stage,peak_mib\n", "job{0}.sh,{0},50000.5\n", ""),
+    "runs of a tuner": (
+        read_history, "history.csv",
+        "job_id,dp_degree,mp_degree,pp_degree,sharding_degree,vpp_degree,micro_batch_size,acc_steps,max_mem_usage\n",
+        "{0},1,2,4,8,1,2,16,50000.5\n", "",
+    ),
+    "saved solution": (
+        describe_saved_solution, "a.sol", "# status optimal\n# objective 10.5\n# bound 10.5\n",
+        "x_dense[{0},0] 4\n", "",
+    ),
+    "Galvatron's computation": (
+        read_computation, "computation_profiling_bf16.json", '{"layertype_0_bsz1_seq4096": 5.5',
+        ', "layertype_0_bsz{0}1_seq4096": 5.5', "}",
     ),
     "memory profile": (
         read_memory_profile, "a.json",

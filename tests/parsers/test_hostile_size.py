@@ -19,11 +19,16 @@ from tests.parsers import hostile_texts
 from tests.parsers.hostile_texts import TABLES, table_of, with_huge_numbers
 
 MINDFORMERS = (ROOT / "config" / "pretrain_llama2_7b.yaml").read_text(encoding="utf-8")
+MODEL = (
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, '
+    '"num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, '
+)
 FORMATS = {
     # A shell meets what stands in front of the job; a table of TOML and a key of YAML may follow.
     "run.sh": (hostile_texts.SHELL, lambda grown: grown + SCRIPT),
     "run.yaml": (hostile_texts.YAML, lambda grown: MINDFORMERS + grown),
     "run.toml": (hostile_texts.TOML, lambda grown: SETTINGS + grown),
+    "config.json": (hostile_texts.JSON, lambda grown: MODEL + grown + "}"),
 }
 CASES = [(name, kind) for name, (texts, _) in FORMATS.items() for kind in texts]
 
@@ -172,8 +177,8 @@ def test_a_table_is_read_with_its_rows_and_a_number_of_100_000_digits_is_no_trac
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("run.sh", SCRIPT), ("run.yaml", MINDFORMERS), ("run.toml", SETTINGS)],
-    ids=["sh", "yaml", "toml"],
+    [("run.sh", SCRIPT), ("run.yaml", MINDFORMERS), ("run.toml", SETTINGS), ("config.json", MODEL[:-2] + "}")],
+    ids=["sh", "yaml", "toml", "json"],
 )
 def test_a_number_of_100_000_digits_in_a_configuration_is_no_traceback(tmp_path: Path, name: str, text: str):
     path = tmp_path / name

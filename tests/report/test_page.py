@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from taylor.report.facts import GOOD, Answer, PageFacts, PageTable, Share
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_problem
+from taylor.report.page_data import page_data
 from taylor.report.planned import planned_timeline
 from taylor.report.ranking import tied_with_first
 from taylor.report.timeline import DIRECTION_NAMES
@@ -612,3 +615,14 @@ def test_strategies_are_lines_over_their_degrees_and_a_click_on_one_selects_it(c
         "document.querySelector('#parallel .strategy').dispatchEvent(new MouseEvent('click', { bubbles: true }))"
     )
     assert chromium.run("return document.querySelector('#chosen-name').textContent").startswith("Selected: #12 ")
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_times_of_a_page_have_six_digits_of_their_window(scale):
+    problem = deepseek(4, 1, 6)
+    timeline = planned_timeline(problem, even_plan(problem))
+    third = replace(timeline, **{name: getattr(timeline, name) * scale / 3 for name in ("start", "end", "recompute")})
+    [window] = page_data(ranking(1), {"plan": third}, {}, None, {})["plans"]["plan"]["windows"]
+    unit = 10 ** (math.floor(math.log10(window["end"] - window["begin"])) - 5)
+    times = np.array([*window["tasks"]["start"], *window["tasks"]["end"]]) / unit
+    assert times == pytest.approx(times.round(), abs=1e-6) and (third.end / unit) % 1 != pytest.approx(0, abs=1e-3)
