@@ -184,7 +184,8 @@ def search_placement(
         ranked = _ranked(tasks, [*(one for one, _ in known), *placements_of(tasks.stages, tasks.interleaves)])
         tried = len(ranked)
     else:
-        ranked, tried = _walk(tasks, [one for one, _ in known], seed)
+        folded = Placement.shaped(tasks.stages, tasks.interleaves, v_shape=True)
+        ranked, tried = _walk(tasks, list(dict.fromkeys([*(one for one, _ in known), folded])), seed)
     best: PlacementFound | None = None
     bound = math.inf
     for n, (_, one) in enumerate(ranked):

@@ -55,6 +55,7 @@ def test_the_enumeration_finds_what_is_faster():
 def test_a_local_search_over_many_placements_is_no_worse_than_the_known_ones(monkeypatch):
     monkeypatch.setattr(placement_search, "FEW_PLACEMENTS", 1)
     monkeypatch.setattr(placement_search, "STEPS", 200_000)
+    monkeypatch.setattr(placement_search, "MOVES", 200_000)
     tasks = random_chunks(np.random.default_rng([1, 6]))
     S, V, m = tasks.stages, tasks.interleaves, tasks.micro_batches
     loop = Placement.shaped(S, V, v_shape=False)
