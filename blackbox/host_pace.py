@@ -78,7 +78,7 @@ def _followed(run: RecordedRun) -> list[tuple[OperatorSample, OperatorSample, in
     """(operator, next one, ns between them) of operators behind which nothing but the host is waited for."""
     found = []
     previous: OperatorSample | None = None
-    for one in run.kept_samples:
+    for one in run.samples:  # Those of gradients too: what follows them waited for them.
         if not one.operator.is_compute:
             previous = None
             continue

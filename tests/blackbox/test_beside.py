@@ -120,6 +120,17 @@ def test_the_pace_of_a_host_is_shown_by_operators_that_begin_late_one_after_anot
     assert quick.pause == 500 and quick.usual == 0
 
 
+def test_what_waits_for_gradients_says_nothing_of_the_host():
+    short, reduce, update = (Operator(name, "AI_CORE") for name in ("Short", "hcom_reduceScatter_", "Update"))
+    samples = [sample(GEMM, 50_500 * at, 50_000) for at in range(4)]
+    samples += [sample(short, 220_000 + 20_000 * at, 100) for at in range(4)]
+    samples += [sample(reduce, 280_200, 400_000, "r"), sample(update, 690_000, 100)]
+    elements, sent = 1 << 20, 4 * (1 << 20) * 7 // 8  # Over DP and CP, eight ranks.
+    log = RunLog({"layer": {"w": elements}}, None, None)
+    run = RecordedRun(RUN, tuple(samples), {"r": Transfer("1", sent, 400_000.0)}, (), log)
+    assert run.gradients and host_pace([run]).by_type == {"Short": 20_000}
+
+
 def test_operators_of_a_loop_are_foretold_as_often_as_it_turns():
     found = lawful_operators([ring(run) for run in SETTINGS])
     large = RunSetting(tp=8, cp=16, seq=65536)
