@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import InputError, WriteError
@@ -276,13 +277,19 @@ def _keep(path: Path, seen: Sequence[StageMeasurement]) -> None:
     write_kept(path, data)
 
 
+def _schedule(fields: Mapping[str, Any]) -> ScheduleSpec:
+    """A schedule as it was kept, its lists as tuples."""
+    kept: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return ScheduleSpec(**kept)
+
+
 def _read(path: Path) -> list[StageMeasurement]:
     """Measurements that were kept; none where the file is missing, has been changed since or is another version's."""
     try:
         return [
             StageMeasurement(
                 PipelinePlan(_grids(entry["layers"]), _grids(entry["recompute"])),
-                ScheduleSpec(**{**entry["schedule"], "words": tuple(entry["schedule"]["words"])}),
+                _schedule(entry["schedule"]),
                 int(entry["stage"]), float(entry["mib"]), bool(entry["at_least"]),
             )
             for entry in read_kept(path) or []
