@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from benchmarks.standin_machine import Machine, Task, group_of
-from benchmarks.standin_network import HiddenSize
+from benchmarks.standin_network import HiddenSize, drawn_by
 from taylor.parsers.small_run import RunSetting
 
 PAGE = 512
@@ -191,7 +191,7 @@ class Cluster:
         return self._with_gaps(run, start + most, f"chunks {at} {micro}")
 
     def _with_gaps(self, run: RunSetting, size: float, what: str) -> int:
-        return round(size * (1 + random.Random(f"{self.seed} {run} {what}").uniform(0, MOST_GAPS)))
+        return round(size * (1 + random.Random(f"{self.seed} {drawn_by(run)} {what}").uniform(0, MOST_GAPS)))
 
     # Steps ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.standin_cluster import PAGE, Cluster, Stage, layer_names
 from benchmarks.standin_machine import Task, group_of, sent_bytes
+from benchmarks.standin_network import drawn_by
 from taylor.parsers.small_run import RunSetting
 
 KERNEL_COLUMNS = [
@@ -125,7 +126,7 @@ def write_run(cluster: Cluster, run: RunSetting, folder: Path, steps: Iterable[i
     wanted = list(steps)
     took = 0.0
     for stage in range(run.pp):
-        draw = random.Random(f"{cluster.seed} {seed} {run} {stage}")
+        draw = random.Random(f"{cluster.seed} {seed} {drawn_by(run)} {stage}")
         rank = Rank(cluster, run, stage, draw)
         number = stage * run.ranks // run.pp
         output = folder / f"node_{number}_20260101000000_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
@@ -237,7 +238,7 @@ def _write_memory(output: Path, steps: int, rank: Rank) -> None:
 def log_lines(cluster: Cluster, run: RunSetting, iterations: int, step_ms: float, seed: int = 0) -> str:
     """A run's log: buckets of gradients, one a parameter, memory, and the time of each step."""
     lines = []
-    draw = random.Random(f"{cluster.seed} {run} {seed} log")
+    draw = random.Random(f"{cluster.seed} {drawn_by(run)} {seed} log")
     for stage in range(run.pp):
         rank = Rank(cluster, run, stage, draw)
         for experts in (False, True):

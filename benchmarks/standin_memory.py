@@ -14,7 +14,7 @@ import random
 import sys
 from dataclasses import dataclass
 
-from benchmarks.standin_network import CARDS, JOB, HiddenSize
+from benchmarks.standin_network import CARDS, JOB, HiddenSize, drawn_by
 from taylor.blackbox.memory_laws import TURN, BlockTrace, MemoryLaws, RunMemory, memory_laws
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.parsers.small_run import RunSetting
@@ -109,7 +109,7 @@ class HiddenMemory:
             for place in places:
                 self._pass(memory, run, stage[place], (batch, place), direction)
         memory.take("step", self.step(run, stage))
-        gaps = random.Random(f"{self.seed} {run} {len(stage)} {in_flight}").uniform(0, MOST_GAPS)
+        gaps = random.Random(f"{self.seed} {drawn_by(run)} {len(stage)} {in_flight}").uniform(0, MOST_GAPS)
         return round(memory.most * (1 + gaps))
 
     def peak_of_chunks(

@@ -18,6 +18,11 @@ def upward(top: int, bottom: int) -> int:
     return -(-top // bottom)
 
 
+def drawn_by(run: RunSetting) -> str:
+    """A run's degrees as its random draws are seeded by them; a degree that is new and one changes none of these."""
+    return repr(run).removesuffix(", replicas=1)").removesuffix(")") + ")"
+
+
 @dataclass(frozen=True)
 class HiddenSize:
     """A dimension: a whole number times and over some of the run's own, rounded up to a unit."""

@@ -71,7 +71,7 @@ def tree(draw: random.Random, count: int, numbers: Iterator[int], kinds: Sequenc
 class Model:
     """Layers of modules, some of them dense ones in front, with what a training of two stages needs of laws."""
 
-    margin = 0.0
+    margin, weights = 0.0, None
 
     def __init__(self, seed: int, kinds: Sequence[str]) -> None:
         draw, numbers = random.Random(seed), iter(range(100))
@@ -139,7 +139,9 @@ class Model:
             kept = (1.0 if again else self.kept[name]) * MIB
         return kept, kept
 
-    def stage(self, run: RunSetting, blocks: Sequence[tuple[str, bool | str]], in_flight: int) -> PredictedPeak:
+    def stage(
+        self, run: RunSetting, blocks: Sequence[tuple[str, bool | str]], in_flight: int, *, accumulates: bool = True
+    ) -> PredictedPeak:
         static = sum(self.state for name, _ in blocks if name in self.kinds) * MIB
         peak = static + in_flight * sum(self.micro_batch(run, block)[0] for block in blocks)
         return PredictedPeak(static, peak, peak)
