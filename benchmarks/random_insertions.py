@@ -33,8 +33,7 @@ from benchmarks.random_instances import (
     least_plans,
     values_by_readers,
 )
-from benchmarks.reliability.campaign import Part, Portion, Result, run_part, split
-from taylor.base.console import start_logging
+from benchmarks.reliability.campaign import Part, Portion, Result, add_run_options, run_alone, split
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.check.checker import exact_peak_memory, exact_step_time, exact_task_times
 from taylor.pipeline_solver.check.insertion import check_insertion
@@ -287,26 +286,16 @@ def campaign(instances: int = INSTANCES, seed: int = 0) -> Part:
         for first, after in itertools.pairwise(firsts)
     ]
     sources = ("pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/random_insertions.py")
-    told = partial(figures, name="encoders in bubbles")
-    return Part("bubbles", lambda _: portions, told, at_once=64, sources=sources)
+    rows = partial(figures, name="encoders in bubbles")
+    return Part("bubbles", lambda _: portions, rows, at_once=64, sources=sources)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing of the campaign, name every difference and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--instances", type=int, default=INSTANCES)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where portions are kept")
-    parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
+    add_run_options(parser, INSTANCES, FOLDER)
     chosen = parser.parse_args(arguments)
-    start_logging()
-    part = campaign(chosen.instances, chosen.seed)
-    (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
-    if not row.passed:
-        print(row.how.replace("; instance", "\ninstance"))
-    print(row.measured)
-    return 0 if row.passed else 1
+    return run_alone(campaign(chosen.instances, chosen.seed), chosen)
 
 
 if __name__ == "__main__":

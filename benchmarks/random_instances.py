@@ -54,8 +54,17 @@ from benchmarks.brute_force import (
     with_unlike_ratios,
     with_unlike_stages,
 )
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
-from taylor.base.console import start_logging
+from benchmarks.reliability.campaign import (
+    Figure,
+    Part,
+    Portion,
+    Result,
+    add_run_options,
+    faults_of,
+    run_alone,
+    split,
+    total,
+)
 from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT
@@ -298,7 +307,7 @@ def portion(seed: int, first: int, count: int, drawn: str = "stacks", each: int 
                 device = zip(peak_memory_mib(problem, plan), exact_peak_memory(problem, plan), strict=True)
                 host = zip(host_memory_mib(problem, plan), exact_host_memory(problem, plan), strict=True)
                 lent = zip(lent_memory_mib(problem, plan), exact_lent_memory(problem, plan), strict=True)
-                if any(abs(told - float(exact)) > 1e-6 for told, exact in (*device, *host, *lent)):
+                if any(abs(mib - float(exact)) > 1e-6 for mib, exact in (*device, *host, *lent)):
                     found.append("the evaluation's memory is not the checker's")
         faults += [f"instance {number}: {fault}" for fault in found]
     return {"instances": count, "plans": plans, "checked": checked, "files": files, "infeasible": infeasible,
@@ -384,8 +393,8 @@ def campaign(instances: int = INSTANCES, seed: int = 0, drawn: str = "stacks", e
         for first, after in itertools.pairwise(firsts)
     ]
     sources = ("pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/random_instances.py")
-    told = figures if drawn == "stacks" else partial(figures, name=f"random instances with {drawn}")
-    return Part("instances" if drawn == "stacks" else drawn, lambda _: portions, told, at_once=64, sources=sources)
+    rows = figures if drawn == "stacks" else partial(figures, name=f"random instances with {drawn}")
+    return Part("instances" if drawn == "stacks" else drawn, lambda _: portions, rows, at_once=64, sources=sources)
 
 
 def _kind(rng: np.random.Generator, name: str, count: int, modes: list[str]) -> LayerKind:
@@ -398,23 +407,13 @@ def _kind(rng: np.random.Generator, name: str, count: int, modes: list[str]) -> 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing of the campaign, name every difference and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--instances", type=int, default=INSTANCES)
+    add_run_options(parser, INSTANCES, FOLDER)
     what = parser.add_mutually_exclusive_group()
     for name, words in HELP.items():
         what.add_argument(f"--{name}", dest="drawn", action="store_const", const=name, help=words)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plans", type=int, default=PLANS_CHECKED, help="plans of each that go through the checker")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where portions are kept")
-    parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
     chosen = parser.parse_args(arguments)
-    start_logging()
-    part = campaign(chosen.instances, chosen.seed, chosen.drawn or "stacks", max(2, chosen.plans))
-    (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
-    if not row.passed:
-        print(row.how.replace("; instance", "\ninstance"))
-    print(row.measured)
-    return 0 if row.passed else 1
+    return run_alone(campaign(chosen.instances, chosen.seed, chosen.drawn or "stacks", max(2, chosen.plans)), chosen)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import multiprocessing
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reliability.closure import TABLES, closure
-from taylor.base.console import log
+from taylor.base.console import log, start_logging
 from taylor.base.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +172,31 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
                 faults = len(result.get("faults", []))
                 log.info("%s: %s: %.0f s, %d faults", part.name, portion.name, seconds, faults)
     return _figures(part, {name: data for name, data in found.items() if data is not None})
+
+
+def add_run_options(parser: argparse.ArgumentParser, instances: int, folder: Path) -> None:
+    """Add the options of a campaign of one part: its size and seed, and those of `run_part`."""
+    parser.add_argument("--instances", type=int, default=instances)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=folder, help="where portions are kept")
+    parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
+
+
+def run_alone(part: Part, chosen: argparse.Namespace) -> int:
+    """Run a part that has one row as `add_run_options` asks, and print the row and every difference.
+
+    Returns
+    -------
+    int
+        Exit code: 1 when anything differs.
+    """
+    start_logging()
+    (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
+    if not row.passed:
+        print(row.how.replace("; instance", "\ninstance"))
+    print(row.measured)
+    return 0 if row.passed else 1
 
 
 def _figures(part: Part, found: Mapping[str, Result]) -> list[Figure]:
