@@ -27,6 +27,7 @@ from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.script_flags import FlagForm, flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.spelling import likely_meant
 from taylor.parsers.trainer.adapters import bits_named, low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
@@ -268,6 +269,10 @@ def _deepspeed(fields: Fields) -> DeepSpeedConfig | None:
             read = json.loads(str(written))
         except (ValueError, RecursionError):
             raise fields.error("deepspeed", "is not valid JSON", shortened(str(written), 60)) from None
+    elif isinstance(written, str) and not re.search(r"[./]", written):
+        near = likely_meant(written, list(PRESETS))
+        cure = f"write {near}" if near else f"write one of {', '.join(PRESETS)}, or the path of a JSON file"
+        raise fields.error("deepspeed", "is no configuration of ms-swift's", shortened(written, 60), cure)
     group = fields.raw("zero_hpz_partition_size")
     if group is not None and isinstance(read, Mapping):
         section = {
