@@ -35,18 +35,21 @@ _SELECTION = {
     "-c": "precision", "--compute_dtype": "precision", "-ng": "ranks", "--num_gpus": "ranks",
     "-cv": "variant", "--config_variant": "variant",
 }  # fmt: skip
-_FEWER_RANKS = {
-    "llama3_8b": (8, ("b200", "gb200", "gb300", "h100"), ("bf16", "fp8cs")),
-    "qwen3_30b_a3b": (8, ("b200", "gb200", "gb300"), ("bf16", "fp8cs")),
-    "nemotronh_56b": (64, ("b200", "gb300"), ("fp8cs",)),
+_USUAL_RANKS = {
+    **{
+        ("llama3_8b", gpu, precision): 8
+        for gpu in ("b200", "gb200", "gb300", "h100")
+        for precision in ("bf16", "fp8cs")
+    },
+    **{("llama3_8b", "gb300", precision): 8 for precision in ("fp8mx", "nvfp4")},
+    **{("nemotronh_56b", gpu, "fp8cs"): 64 for gpu in ("b200", "gb300")},
+    **{("qwen3_30b_a3b", gpu, precision): 8 for gpu in ("b200", "gb200", "gb300") for precision in ("bf16", "fp8cs")},
+    **{("qwen3_30b_a3b", "h100", precision): 16 for precision in ("bf16", "fp8cs")},
 }
-_ALSO_FEWER = {
-    ("llama3_8b", "gb300", "fp8mx"): 8,
-    ("llama3_8b", "gb300", "nvfp4"): 8,
-    ("qwen3_30b_a3b", "h100", "bf16"): 16,
-    ("qwen3_30b_a3b", "h100", "fp8cs"): 16,
-}
-"""Ranks of the recipe that stands for a selection where none has its number; of all others, the largest does."""
+"""Ranks of the recipe that stands for a pretraining by stem, GPU and precision where none has the job's number.
+
+For all others the largest recipe does (utils/utils.py:67-88, ``_DEFAULT_GPU_COUNT_OVERRIDES``).
+"""
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,11 @@ class Selection:
         return f"{self.stem}_{self.task}_config" if self.library else self._name(self.ranks)
 
     def _name(self, ranks: str) -> str:
-        suffix = "" if self.variant.lower() in ("", "v1", "v2") else f"_{self.variant.lower()}"
-        return f"{self.stem}_{self.task}_{ranks}gpu_{self.gpu}_{self.precision.replace('_', '')}{suffix}_config"
+        return f"{self.stem}_{self.task}_{ranks}gpu_{self.gpu}_{self.precision.replace('_', '')}{self._suffix}_config"
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.variant.lower() in ("", "v1", "v2") else f"_{self.variant.lower()}"
 
     def recipe(self) -> Recipe | None:
         """The recipe, else that of the same job on another number of devices; None where there is none."""
@@ -89,10 +95,9 @@ class Selection:
             return recipe
         pattern = re.compile(re.escape(self._name("#")).replace(r"\#", r"(\d+)"))
         found = sorted(int(match[1]) for match in map(pattern.fullmatch, recipe_names()) if match)
-        narrow = self.precision.replace("_", "")
-        ranks, gpus, precisions = _FEWER_RANKS.get(self.stem, (0, (), ()))
-        usual = ranks if self.gpu in gpus and narrow in precisions else _ALSO_FEWER.get((self.stem, self.gpu, narrow))
-        if usual not in found or self.task != "pretrain" or self.variant.lower() not in ("", "v1", "v2"):
+        canonical = self.task == "pretrain" and not self._suffix
+        usual = _USUAL_RANKS.get((self.stem, self.gpu, self.precision.replace("_", ""))) if canonical else None
+        if usual not in found:
             usual = found[-1] if found else None
         return None if usual is None else known_recipe(self._name(str(usual)))
 
@@ -102,7 +107,7 @@ def selection(words: Sequence[str]) -> Selection | None:
     given = dict(options(words, _SELECTION | {"--recipe": "whole"}))
     if "stem" not in given or "whole" in given:
         return None
-    return Selection(**given, library="--use_recipes" in words)
+    return Selection(**{**given, "stem": given["stem"].lower()}, library="--use_recipes" in words)
 
 
 def _flag(text: str) -> bool:

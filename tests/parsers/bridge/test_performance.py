@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from benchmarks.reliability.outside import NotHere, loaded, source, without_imports
 from taylor.base.errors import InputError
 from taylor.parsers.bridge import performance
-from taylor.parsers.bridge.recipes import known_recipe
+from taylor.parsers.bridge.recipes import known_recipe, recipe_names
 from taylor.parsers.bridge.script import BridgeScript
 from taylor.parsers.read import read_config
 
@@ -101,6 +102,13 @@ def test_a_model_and_a_mode_select_the_recipe_of_the_library(tmp_path: Path, mod
 def test_what_an_option_leaves_open_is_refused_by_its_name(tmp_path: Path, options: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         read_config(job(tmp_path, options))
+
+
+def test_a_recipe_s_name_may_be_written_in_capitals(tmp_path: Path) -> None:
+    """Megatron-Bridge 067f987d scripts/performance/argument_parser.py:185-190 (``lower_str``)."""
+    path = job(tmp_path, "-ng 16")
+    path.write_text(path.read_text(encoding="utf-8").replace("qwen3_30b_a3b", "Qwen3_30B_A3B"), encoding="utf-8")
+    assert BridgeScript.read(path).recipe.name == "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
 
 
 REVISION = "067f987d"
@@ -198,6 +206,36 @@ def test_an_option_sets_the_fields_that_the_launcher_s_own_code_sets(option: str
               "fsdp_manual_registration", "fp8_transpose_cache")  # fmt: skip
     relevant = {name: value for name, value in theirs.items() if not any(word in name for word in beside)}
     assert {name: value for name, value in ours.items() if "fp8_transpose_cache" not in name} == relevant
+
+
+def test_the_recipe_of_another_number_of_devices_is_the_launcher_s_own_choice() -> None:
+    """The launcher's own table and functions choose among the names of all recipes."""
+    try:
+        tree = ast.parse(source("Megatron-Bridge", REVISION, f"{FOLDER}/utils/utils.py"))
+    except NotHere as reason:
+        pytest.skip(str(reason))
+    wanted = {"_PRECISION_NAME_MAP", "_DEFAULT_GPU_COUNT_OVERRIDES", "_normalize_precision_name",
+              "_recipe_variant_suffix", "_recipe_variant_name", "_select_default_recipe_name", "_variant_pattern",
+              "_matching_perf_recipe_names"}  # fmt: skip
+    parts = [part for part in tree.body if _defined(part) in wanted]
+    assert {_defined(part) for part in parts} == wanted
+    text = "from __future__ import annotations\n" + ast.unparse(ast.Module(parts, []))
+    own = loaded("bridge_utils", text, re=re, flat_perf_recipe_names=recipe_names)
+    pattern = re.compile(r"(\w+)_(pretrain|sft|peft)_\d+gpu_([a-z]+\d+)_([a-z0-9]+?)(?:_(\w+))?_config")
+    compared = {match.groups() for match in map(pattern.fullmatch, recipe_names()) if match}
+    assert len(compared) > 100
+    assert compared >= set(own._DEFAULT_GPU_COUNT_OVERRIDES)
+    for stem, task, gpu, precision, variant in compared:
+        words = dict(model_recipe_name=stem, task=task, gpu=gpu, precision=precision, config_variant=variant)
+        theirs = own._select_default_recipe_name(**words, matches=own._matching_perf_recipe_names(**words))
+        ours = performance.Selection(stem, task, gpu, precision, "7", variant or "").recipe()
+        assert ours is not None and ours.name == theirs
+
+
+def _defined(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id
+    return statement.name if isinstance(statement, ast.FunctionDef) else ""
 
 
 def test_every_option_of_the_launcher_is_followed_or_said_to_change_nothing() -> None:
