@@ -23,7 +23,7 @@ def best_in_bubbles(planned: PlannedFile, how: SolveOptions, budget: TimeBudget)
     """Plan the encoder of a job into the bubbles of its pipeline, for every way to run it and several reserves.
 
     Where the encoder trains, plans of the language model that use all memory leave none for what its micro-batches
-    keep: memory for one, two, four … of them on every stage is left out of the solve.
+    keep: memory for none, one, two, four … of them on every stage is left out of the solve.
 
     Parameters
     ----------
@@ -49,8 +49,9 @@ def best_in_bubbles(planned: PlannedFile, how: SolveOptions, budget: TimeBudget)
             if (best is not None and least >= best.insertion.step) or (left is not None and left <= 0):
                 break
             found, bound = _planned(job, reserve, how, budget, best)
-            if reserve == _reserves(job)[0]:
-                # A larger reserve is one more restriction; no forward of the language model precedes the encoder's.
+            if not reserve:
+                # A reserve is one more restriction: micro-batches may all lie on the stages that have memory for them.
+                # No forward of the language model precedes the encoder's.
                 least = max(least, bound + job.work.pieces * job.work.forward)
             if found is not None and (best is None or found.insertion.step < best.insertion.step):
                 best = found
@@ -67,7 +68,7 @@ def _reserves(job: BubbleJob) -> list[int]:
     """Numbers of micro-batches for which memory is left on every stage."""
     if not job.work.kept_mib:
         return [0]
-    found = [1]
+    found = [0, 1]
     while found[-1] < job.problem.micro_batches:
         found.append(min(2 * found[-1], job.problem.micro_batches))
     return found
