@@ -135,7 +135,7 @@ class _Builder:
 
 def quick_insertion(idle: IdleWindows, work: EncoderWork) -> Insertion | None:
     """The best of the insertions built at several delays; None where there is none."""
-    least, most = work.pieces * work.forward, (idle.micro_batches + 1) * work.time + work.lag + idle.step
+    least, most = work.forward_time, (idle.micro_batches + 1) * work.time + work.lag + idle.step
     best: Insertion | None = None
     while most - least > work.forward / 8:
         middle = (least + most) / 2

@@ -10,8 +10,7 @@ micro-batch on several stages, too.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 FIRST = 0
 """Stage of the chunk that takes the encoder's results, in every order of tasks."""
@@ -44,9 +43,19 @@ class EncoderWork:
             raise ValueError(f"an encoder's work has at least one piece and no time below 0, found {self!r}")
 
     @property
+    def forward_time(self) -> float:
+        """Time of a micro-batch's forward: no task of the language model begins earlier."""
+        return self.pieces * self.forward
+
+    @property
+    def backward_time(self) -> float:
+        """Time of a micro-batch's backward."""
+        return self.pieces * self.backward
+
+    @property
     def time(self) -> float:
         """Time of a micro-batch in both directions."""
-        return self.pieces * (self.forward + self.backward)
+        return self.forward_time + self.backward_time
 
     def lag_of(self, stage: int) -> float:
         """Transfer between a stage and the first one."""
@@ -113,10 +122,6 @@ class InsertionResult:
     insertion: Insertion | None
     bound: float
     proven: bool
-
-    def replace(self, **changes: Any) -> InsertionResult:
-        """A copy with some fields changed."""
-        return replace(self, **changes)
 
 
 Pieces = Sequence[Sequence[Sequence[int]]]

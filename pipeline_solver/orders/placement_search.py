@@ -97,10 +97,9 @@ class ChunkTasks:
     @property
     def are_alike(self) -> bool:
         """Return whether the stages but the first and the last one are alike, and with one end all others."""
-        sides = zip((self.free_mib, self.tail), strict=True)
         return all(
-            bool((rows[0][0, 1:-1] == rows[0][0, 1:2]).all() and (rows[0][1, 1:] == rows[0][1, 1]).all())
-            for rows in sides
+            bool((last[1:-1] == last[1:2]).all() and (first[1:] == first[1]).all())
+            for last, first in (self.free_mib, self.tail)
         )
 
     def on(self, placement: Placement) -> OrderProblem:

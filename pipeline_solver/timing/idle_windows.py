@@ -77,13 +77,10 @@ class IdleWindows:
         The first micro-batch's forward precedes everything, the last one's backward follows its gradient; and all work
         of all stages has to be done.
         """
-        own = work.pieces * work.forward
-        ends = [
-            self.there[-1] + work.lag_of(s) + work.pieces * work.backward + tail for s, tail in enumerate(self.tail)
-        ]
+        ends = [self.there[-1] + work.lag_of(s) + work.backward_time + tail for s, tail in enumerate(self.tail)]
         after = max(self.step, min(ends)) if work.backward else self.step
         whole = sum(self.busy) + sum(self.tail) + self.micro_batches * work.time
-        return max(own + after, whole / self.stages)
+        return max(work.forward_time + after, whole / self.stages)
 
     def timed(self, work: EncoderWork, forward: Pieces, backward: Pieces) -> Insertion:
         """The insertion that has these pieces in its windows, with the least delay and the earliest end."""

@@ -52,7 +52,7 @@ def best_in_bubbles(planned: PlannedFile, how: SolveOptions, budget: TimeBudget)
             if not reserve:
                 # A reserve is one more restriction: micro-batches may all lie on the stages that have memory for them.
                 # No forward of the language model precedes the encoder's.
-                least = max(least, bound + job.work.pieces * job.work.forward)
+                least = max(least, bound + job.work.forward_time)
             if found is not None and (best is None or found.insertion.step < best.insertion.step):
                 best = found
         bounds.append(least)
@@ -80,7 +80,7 @@ def _planned(
     """The best plan with a reserve, and the lower bound on the language model's step."""
     within = how.replace(time_limit=budget.at_most(SECONDS))
     if best is not None:
-        cutoff = best.insertion.step - job.work.pieces * job.work.forward
+        cutoff = best.insertion.step - job.work.forward_time
         within = within.replace(cutoff=partial(float, cutoff))
     solution = solve(job.with_kept(reserve), within)
     bound = inf if solution.status == INFEASIBLE else solution.bound or 0.0
