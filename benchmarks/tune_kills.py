@@ -79,7 +79,7 @@ def start(folder: Path, seed: int, second: bool) -> BaseProcess:
 
 def _planned(folder: Path, options: TuneOptions) -> None:
     os.environ[MARK] = str(folder)
-    degree_search.SOLVE_SECONDS = UNLIMITED_S
+    degree_search.SOLVE_SECONDS = degree_search.AGAIN_SECONDS = UNLIMITED_S
     with open(folder / "planner.log", "a") as stream:
         sys.stdout = sys.stderr = stream
         tune(options)

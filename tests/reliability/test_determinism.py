@@ -7,10 +7,12 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks import tune_kills
 from benchmarks.reliability.determinism import same_bytes
 from benchmarks.reliability.kills import before_its_views, killed
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
+from taylor.blackbox import degree_search
 from taylor.pipeline_solver.milp.model_files import write_mps
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
@@ -91,3 +93,19 @@ def test_a_result_before_its_views_is_no_half_of_one_and_any_other_difference_is
     ))  # fmt: skip
     assert before_its_views(early, late) and not before_its_views(early.replace(b"fits", b"is over"), late)
     assert not before_its_views(whole, None)
+
+
+def test_no_solve_of_a_planner_that_is_killed_ends_by_its_time_limit(monkeypatch, tmp_path):
+    """Neither the first solve of a choice nor the one after verification: else a busy machine would decide the plan."""
+    usual = {name: value for name, value in vars(degree_search).items() if name.endswith("_SECONDS")}
+    limits = dict[str, float]()
+    monkeypatch.setattr(tune_kills.sys, "stdout", tune_kills.sys.stdout)
+    monkeypatch.setattr(tune_kills.sys, "stderr", tune_kills.sys.stderr)
+    monkeypatch.setenv(tune_kills.MARK, "")
+    for name, value in usual.items():
+        monkeypatch.setattr(degree_search, name, value)
+    monkeypatch.setattr(
+        tune_kills, "tune", lambda options: limits.update({one: vars(degree_search)[one] for one in usual})
+    )
+    tune_kills._planned(tmp_path, None)
+    assert len(limits) == 2 and set(limits.values()) == {tune_kills.UNLIMITED_S}
