@@ -46,7 +46,6 @@ class Trace:
         self.held: dict[Any, tuple[int, int]] = {}
         self.open: list[tuple[str, float]] = []
         self.gathers: dict[int, float] = {}
-        self.waiting = -1
 
     def noisy(self, ns: float) -> float:
         """A kernel's time as it is measured, ns: 3 % spread, and three in a thousand are two to six times as long."""
@@ -94,7 +93,7 @@ class Trace:
         self.started = self.link = self.clock
 
     def _play(self, events: Iterator[Any], backward: bool) -> None:
-        self.waiting, self.gathers, self.started = -1, {}, self.clock
+        self.gathers, self.started = {}, self.clock
         last = len(self.stage) - 1
         for one in events:
             self.host += 2
