@@ -18,9 +18,12 @@ def upward(top: int, bottom: int) -> int:
     return -(-top // bottom)
 
 
+_DRAWN = ("tp", "cp", "ep", "mbs", "seq", "experts", "layers", "pp", "dp", "vpp", "dense")
+
+
 def drawn_by(run: RunSetting) -> str:
-    """A run's degrees as its random draws are seeded by them; a degree that is new and one changes none of these."""
-    return repr(run).removesuffix(", replicas=1)").removesuffix(")") + ")"
+    """A run's degrees as its random draws are seeded by them; networks here have weights in one copy alone."""
+    return f"RunSetting({', '.join(f'{name}={getattr(run, name)}' for name in _DRAWN)})"
 
 
 @dataclass(frozen=True)
