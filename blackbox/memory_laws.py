@@ -140,21 +140,19 @@ class PredictedPeak:
 _DENSE: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
-        "over DP and CP": lambda run: run.dp * run.cp,
-        "over DP": lambda run: run.dp,
         "over shards": lambda run: run.shards,
+        "over DP": lambda run: run.dp,
     }
 )
-"""Divisor of the optimizer's elements for a rank's shard."""
+"""Divisor of the optimizer's elements for a rank's shard. Shards are those of DP and CP, of each copy of the weights."""
 _EXPERT: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
-        "over DP and CP by EP": lambda run: max(1.0, run.dp * run.cp / run.ep),
+        "over shards by EP": lambda run: run.expert_shards,
         # Experts that TP does not split are the same on its ranks, which share their optimizer too.
         "over TP, DP and CP by EP": lambda run: max(1.0, run.tp * run.dp * run.cp / run.ep),
         "over DP and CP": lambda run: run.dp * run.cp,
         "over DP": lambda run: run.dp,
-        "over shards by EP": lambda run: run.expert_shards,
     }
 )
 
