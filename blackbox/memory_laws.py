@@ -48,11 +48,10 @@ EXACT_SHARE = 0.0005
 LATE = 3
 """Allocations by which a tensor's end may change from run to run: another stream gives memory back by events, at
 which the allocator looks at when it is asked for the next one. More is taken for another end, under a condition."""
-MOST_CONDITIONS = 3
-"""Degrees on which the end of a tensor's life may depend at once: TP, CP and EP, each above one or not."""
 _EXPLANATIONS = ((0, 0), (1, 0), (2, 0), (0, LATE), (1, LATE), (3, 0), (2, LATE), (3, LATE))
-"""(conditions, allocations late) that may explain a tensor's ends, the likeliest first. Three conditions explain
-by chance what a dozen runs show of an end that comes late by chance, and then state it too early elsewhere."""
+"""(conditions, allocations late) that may explain a tensor's ends, the likeliest first. A condition is a degree that is
+above one or not. Three conditions explain by chance what a dozen runs show of an end that comes late by chance, and
+then state it too early elsewhere."""
 
 _EP = FACTORS.index("ep")
 
@@ -144,7 +143,7 @@ _DENSE: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
         "over DP": lambda run: run.dp,
     }
 )
-"""Divisor of the optimizer's elements for a rank's shard. Shards are those of DP and CP, of each copy of the weights."""
+"""Divisor of the optimizer's elements for a rank's shard. Shards: DP times CP over the copies of the weights."""
 _EXPERT: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
