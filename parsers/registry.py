@@ -132,7 +132,11 @@ def recognising(path: Path) -> list[Launcher]:
     text = read_text(path)
     # A file of a launcher with marks of its own may look like another's too.
     found = [launcher for launcher in known.for_suffix(suffix, text) if recognises(launcher, path, text)]
-    return [launcher for launcher in found if launcher.has_own_marks] or found
+    found = [launcher for launcher in found if launcher.has_own_marks] or found
+    # One that derives from another has its options, and a start of its own.
+    return [
+        one for one in found if not any(type(each) is not type(one) and isinstance(each, type(one)) for each in found)
+    ]
 
 
 def is_training_file(path: Path) -> bool:

@@ -1,9 +1,9 @@
 """ms-swift's trainer on Hugging Face (``swift pt``, ``sft`` and ``rlhf``), read to a job of one stage.
 
 Sources: modelscope/ms-swift 3602360a swift/trainers/arguments.py:129-153, 283-286 (batches, gradient checkpointing),
-swift/arguments/base_args/base_args.py and tuner_args.py:95-150 (tuners), sft_args.py:222-300 (presets of DeepSpeed and
-FSDP), base_args/model_args.py:125-150 (precision), rlhf_args.py:232-300, swift/cli/main.py:73-83 (ranks),
-swift/sequence_parallel/sequence_parallel.py:344-661 (ranks that share a sample).
+swift/arguments/base_args/base_args.py and tuner_args.py:95-150 (tuners), sft_args.py:251-310 (presets of DeepSpeed and
+FSDP), base_args/model_args.py:120-143 (precision), rlhf_args.py:232-300, swift/cli/main.py:30-83 (ranks),
+swift/sequence_parallel/sequence_parallel.py:343-374, 643-655 (ranks that share a sample).
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
 NAME, MODEL, LENGTH = "swift-trainer", "model", "max_length"
-STARTS = re.compile(
-    r"(?:\S*/)?swift (?:pt|sft|rlhf)\b|\S*swift/cli/(?:pt|sft|rlhf)\.py\b|\bswift\.cli\.(?:pt|sft|rlhf)\b"
-)
+STARTS = re.compile(r"(?:\bswift\s+|\bswift\.cli\.|\bswift/cli/(?=\w+\.py\b))(pt|sft|rlhf)\b")
+"""A command of ms-swift, and the program that it starts."""
 FORM = FlagForm(
     telltale=("model", "tuner-type", "train-type", "per-device-train-batch-size", "dataset", "max-length", "deepspeed",
               "torch-dtype", "lora-rank", "output-dir"),
@@ -104,17 +103,17 @@ def trainer_job(script: ShellScript, register_path: Path | None = None, model: M
     InputError
         When it starts none of ms-swift's trainer, trains something that is not modelled, or a value is wrong.
     """
-    if not STARTS.search(" ".join(word.text for word in launch_words(script, FORM))):
+    found = STARTS.search(" ".join(word.text for word in launch_words(script, FORM)))
+    if found is None:
         cure = "give the script that starts swift pt, sft or rlhf, with its options in the command"
         raise InputError("starts no training: no command starts swift pt, sft or rlhf", file=script.file, cure=cure)
     flags = flags_of(script, FORM)
     # A plug-in's file among the options looks like a program behind them.
     first = None if flags.world_size() is not None else 0
-    starts_rlhf = any("rlhf" in word.text for word in launch_words(script, FORM)[:8])
     fields = Fields(settings_of(flags, first), script.file)
     accelerate = Accelerate.named_in(script.text, script.file)
     world = _world(script, flags) if accelerate is None else accelerate.world
-    job = job_in(fields, world, register_path, model, rlhf=starts_rlhf, accelerate=accelerate)
+    job = job_in(fields, world, register_path, model, rlhf=found[1] == "rlhf", accelerate=accelerate)
     return replace(job, notes=(*script.notes, *job.notes))
 
 
@@ -233,7 +232,7 @@ def _refuse_other_jobs(fields: Fields, loss: str) -> str:
 
 
 def _adapters(fields: Fields) -> Adapters:
-    """LoRA by peft (swift/pipelines/train/tuner.py:160-200): all linear modules but the head, unless named."""
+    """LoRA by peft (swift/pipelines/train/tuner.py:92-118, 174-206): all linear modules but the head, unless named."""
     if fields.has("target_regex"):
         why = "names modules by a pattern, which is not read"
         raise refuse(fields, "target_regex", why, "name the modules by --target_modules")
@@ -254,7 +253,7 @@ def _adapters(fields: Fields) -> Adapters:
 
 
 def _deepspeed(fields: Fields) -> DeepSpeedConfig | None:
-    """DeepSpeed's configuration: a preset by its name, JSON, or the path of a file (sft_args.py:222-256)."""
+    """DeepSpeed's configuration: a preset by its name, JSON, or the path of a file (sft_args.py:251-271)."""
     written = fields.raw("deepspeed")
     if written in (None, "", False):
         return None
@@ -370,7 +369,7 @@ def _world(script: ShellScript, flags: Flags) -> int:
         seen = script.variable(name)
         text = "" if seen is None or not seen.words else seen.words[0].text
         devices = text.count(",") + 1
-        # swift/utils/torch_utils.py (``is_mp``): as many devices as make two or more for each process.
+        # swift/utils/env.py:64-75 (``is_mp``): as many devices as make two or more for each process.
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){1,1023}", text) and devices // each > 1:
             spread = devices // each
             problem = f"starts processes that spread the layers over {spread} devices each, which is not planned"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.parsers.launcher import NoDryrun, UsualDevice
-from taylor.parsers.swift.trainer import FORM, NAME, job_in, trainer_job
+from taylor.parsers.swift.trainer import FORM, NAME, STARTS, job_in, trainer_job
 from taylor.parsers.swift.yaml_job import ENVIRONMENT
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.shell_source import ShellScript
@@ -29,10 +29,7 @@ class SwiftTrainer(TrainerScript):
     degree_words = {"mbs": f"--{MBS}", "gbs": f"--{ACCUMULATION}", "seq": "--max_length"}
     name = NAME
     title = "ms-swift script (swift pt, sft, rlhf)"
-    telltale = re.compile(
-        r"^[^#\n]*(?:\bswift\s+(?:pt|sft|rlhf)\b|\bswift/cli/(?:pt|sft|rlhf)\.py\b|\bswift\.cli\.(?:pt|sft|rlhf)\b)",
-        re.M,
-    )
+    telltale = re.compile(rf"^[^#\n]*{STARTS.pattern}", re.MULTILINE)
     plan_keys = frozenset({MBS, ACCUMULATION, CHECKPOINTS})
     usual_device = UsualDevice("h100-80g", "ms-swift files")
     no_dryrun = NoDryrun("is started by ms-swift, which has no dry-run", cure="take the estimate")

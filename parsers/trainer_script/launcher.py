@@ -34,10 +34,7 @@ class TrainerScript(OneStage):
     title = "script of Hugging Face's Trainer"
     suffixes = (".sh",)
     telltale = re.compile(
-        r"\A(?![\s\S]*_parallel_degree)(?![\s\S]*\bswift(?:\s+|/cli/|\.cli\.)(?:pt|sft|rlhf)\b)"
-        r"(?![\s\S]*^[^#\n]*(?:\btrl\s+|\btrl\.scripts\.|\b(?:trl|examples)/scripts/)(?:sft|dpo|grpo|kto|reward|rloo)\b)"
-        r"[\s\S]*^[^#\n]*--per[-_]device[-_]train[-_]batch[-_]size\b",
-        re.MULTILINE,
+        r"\A(?![\s\S]*_parallel_degree)[\s\S]*^[^#\n]*--per[-_]device[-_]train[-_]batch[-_]size\b", re.MULTILINE
     )
     plan_keys = frozenset({MBS, ACCUMULATION, CHECKPOINTS, KEEPS_ALL})
     usual_device = USUAL_DEVICE

@@ -1,7 +1,7 @@
 """trl's own programs: ``trl sft`` and ``trl dpo``, or their scripts, with trl's defaults.
 
-Sources: huggingface/trl f2cd5771 trl/trainer/base_config.py:54-100 (gradient checkpointing, bf16),
-trl/trainer/sft_config.py:205 and dpo_config.py:188 (``max_length``), trl/cli/accelerate_config.py:18-50,
+Sources: huggingface/trl f2cd5771 trl/trainer/base_config.py:61-107 (gradient checkpointing, bf16),
+trl/trainer/sft_config.py:205 and dpo_config.py:188 (``max_length``), trl/cli/accelerate_config.py:19-49,
 trl/accelerate_configs/*.yaml, trl/scripts/utils.py (``TrlParser``, ``--config``).
 """
 
@@ -27,10 +27,10 @@ from taylor.parsers.trainer_script.read import plain_job, settings_of, world_of
 from taylor.register.model import ModelSpec
 
 NAME = "trl"
-STARTS = (
-    r"(?:\btrl\s+(?:sft|dpo|grpo|kto|reward|rloo)\b|\btrl\.scripts\.(?:sft|dpo|grpo|kto|reward|rloo)\b"
-    r"|\b(?:trl|examples)/scripts/(?:sft|dpo|grpo|kto|reward|rloo)\.py\b)"
+STARTS = re.compile(
+    r"(?:\btrl\s+|\btrl\.scripts\.|\b(?:trl|examples)/scripts/(?=\w+\.py\b))(sft|dpo|grpo|kto|reward|rloo)\b"
 )
+"""A command of trl, and the program that it starts."""
 FORM = FlagForm(
     telltale=("model-name-or-path", "dataset-name", "output-dir", "learning-rate", "per-device-train-batch-size",
               "max-length", "use-peft", "config", "gradient-accumulation-steps"),
@@ -69,7 +69,7 @@ class TrlScript(TrainerScript):
     degree_words = {**TrainerScript.degree_words, "seq": "--max_length"}
     name = NAME
     title = "script of trl (sft, dpo)"
-    telltale = re.compile(rf"^[^#\n]*{STARTS}", re.MULTILINE)
+    telltale = re.compile(rf"^[^#\n]*{STARTS.pattern}", re.MULTILINE)
 
     def job(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
         """See `TrainerScript.job`."""
@@ -100,11 +100,11 @@ def _kind(words: str, script: ShellScript) -> str:
     InputError
         When it is none of trl's, or one whose step is not modelled.
     """
-    found = re.search(STARTS, words)
-    kind = "" if found is None else re.sub(r"\.py$", "", re.split(r"[\s/.]+", found[0].removesuffix(".py"))[-1])
-    if not kind:
+    found = STARTS.search(words)
+    if found is None:
         cure = "give the script that starts trl sft or trl dpo"
         raise InputError("starts no training: no command starts a program of trl", file=script.file, cure=cure)
+    kind = found[1]
     if kind in _OTHERS:
         cure = "plan trl sft or trl dpo, or the update alone as a script of Hugging Face's Trainer"
         raise InputError(

@@ -14,7 +14,7 @@ from benchmarks.reliability.outside import NotHere, source
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.read import read_config
-from taylor.parsers.registry import launcher_of
+from taylor.parsers.registry import launcher_of, recognising
 from taylor.parsers.trainer_script.trl import PRESETS, USUAL
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
@@ -74,6 +74,25 @@ def test_a_plan_is_written_into_the_command_and_read_back(tmp_path: Path) -> Non
     text = launcher_of(config).with_plan(config, PipelinePlan(config.plan.layers, {FULL: zero_grid(1, 1)}))[1]
     again = read(tmp_path, text)
     assert again.plan is not None and not again.plan.uses(FULL) and again.strategy == config.strategy
+
+
+@pytest.mark.parametrize(
+    ("start", "launcher"),
+    [
+        ("trl sft", "trl"),
+        ("python examples/scripts/sft.py", "trl"),
+        ("swift sft", "swift-trainer"),
+        ("torchrun swift/cli/sft.py", "swift-trainer"),
+        ("torchrun train.py", "trainer"),
+        ("# once swift sft, or trl sft\ntorchrun train.py", "trainer"),
+    ],
+)
+def test_a_script_of_the_trainer_s_options_is_the_program_s_that_it_starts(
+    tmp_path: Path, start: str, launcher: str
+) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"{start} --per_device_train_batch_size 1\n", encoding="utf-8")
+    assert [each.name for each in recognising(path)] == [launcher]
 
 
 @pytest.mark.parametrize(
