@@ -76,7 +76,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 FSDP2 = {"fsdp_version": 2, "reshard_after_forward": True, "activation_checkpointing": True}
 """The settings of ``--fsdp fsdp2`` (swift/config/fsdp2.json)."""
 _PAIRS, _ROLLED_OUT = "dpo", "grpo"
-_OTHER_LOSSES = {
+OTHER_LOSSES = {
     "kto": "keeps a reference model beside single answers",
     "rm": "trains a head of one label",
     "orpo": "trains pairs without a reference model",
@@ -214,9 +214,9 @@ def _refuse_other_jobs(fields: Fields, loss: str) -> str:
     if tuner not in ("full", "lora"):
         why = "trains a part of the model that is not modelled"
         raise fields.error(name, why, shortened(tuner, 40), f"write --{name} full or lora")
-    if loss in _OTHER_LOSSES:
-        why = f"{_OTHER_LOSSES[loss]}, which is not modelled"
-        raise fields.error("rlhf_type", why, loss, "write --rlhf_type dpo or grpo, or plan swift sft")
+    if loss not in ("", _PAIRS, _ROLLED_OUT):
+        why = f"{OTHER_LOSSES[loss]}, which is not modelled" if loss in OTHER_LOSSES else "is none of ms-swift's"
+        raise fields.error("rlhf_type", why, shortened(loss, 40), "write --rlhf_type dpo or grpo, or plan swift sft")
     task = str(fields.text("task_type", default="causal_lm"))
     if task != "causal_lm":
         why = "ends in another head than the language model's, which is not modelled"

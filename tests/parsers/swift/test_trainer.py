@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from benchmarks.reliability.outside import NotHere, source
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
-from taylor.parsers.swift.trainer import FSDP2, PRESETS, table
+from taylor.parsers.swift.trainer import FSDP2, OTHER_LOSSES, PRESETS, table
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
 from taylor.register.adapters import ALL_HUGGING_FACE
@@ -82,6 +83,7 @@ def test_a_quantized_checkpoint_is_known_by_its_name(tmp_path: Path, model: str,
         ("--tuner_type adalora", "sft", "tuner_type: trains a part of the model"),
         ("--task_type seq_cls", "sft", "task_type: ends in another head"),
         ("--rlhf_type gkd", "rlhf", "rlhf_type: trains beside a teacher"),
+        ("--rlhf_type dop", "rlhf", "rlhf_type: is none of ms-swift's"),
         ("--deepspeed zero_2", "sft", "deepspeed: is no configuration.*write zero2"),
         ("--deepspeed none.json", "sft", "deepspeed: is not found"),
         ("--deepspeed zero2 --fsdp fsdp2", "sft", "fsdp: does not start with DeepSpeed"),
@@ -206,6 +208,12 @@ def test_the_defaults_are_those_of_ms_swift_s_dataclasses() -> None:
     assert (tuner["lora_rank"], tuner["lora_dropout"], tuner["freeze_vit"]) == (8, 0.05, True)
     assert defaults("swift/arguments/rlhf_args.py")["max_completion_length"] == 512
     assert "tuner_type: str = field(default='lora'" in own("swift/arguments/base_args/base_args.py").replace("\n", " ")
+
+
+def test_every_loss_of_ms_swift_s_rlhf_is_read_or_refused_by_its_name() -> None:
+    declared = re.search(r"rlhf_type: Literal(\[[^\]]*\])", own("swift/arguments/rlhf_args.py"))
+    assert declared is not None
+    assert set(ast.literal_eval(declared[1])) == {"dpo", "grpo", *OTHER_LOSSES}
 
 
 @pytest.mark.parametrize(
