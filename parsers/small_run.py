@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taylor.base.errors import InputError
+from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 
 
@@ -153,6 +156,44 @@ class JobSizes:
     def least_dense(self) -> int:
         """Of them, those without experts in front of one with experts."""
         return min(1, self.own.dense)
+
+
+def sizes_of(config: TrainingConfig, cure: str) -> JobSizes:
+    """Constraints on small runs of a file that states its model and strategy whole, and runs no chunks interleaved.
+
+    Parameters
+    ----------
+    cure : str
+        What to do about layers of several kinds.
+
+    Raises
+    ------
+    InputError
+        When it names kinds of layers by their number.
+    """
+    model, strategy, moe = config.model, config.strategy, config.model.moe
+    if model.pattern:
+        raise InputError("names kinds of layers that small runs cannot keep", file=config.path, cure=cure)
+    own = RunSetting(
+        tp=strategy.tp,
+        cp=strategy.cp,
+        ep=strategy.ep,
+        mbs=strategy.mbs,
+        seq=config.rules.seq_length,
+        experts=1 if moe is None else moe.n_experts,
+        layers=model.n_layers,
+        pp=strategy.pp,
+        dp=strategy.dp,
+        dense=0 if moe is None else model.n_dense,
+    )
+    return JobSizes(
+        own,
+        math.gcd(model.n_heads, model.n_kv_heads),
+        1 if moe is None else moe.top_k,
+        1 if moe is None else moe.n_groups,
+        batch=strategy.global_batch,
+        interleaves=False,
+    )
 
 
 @dataclass(frozen=True)

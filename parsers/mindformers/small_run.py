@@ -10,7 +10,6 @@ So the last one named is the last but one of the run. How long a run takes its d
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.model import EXPERTS
 from taylor.parsers.mindformers.read import config_from_source
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, sizes_of
 from taylor.parsers.text.yaml_edit import lookup
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -43,32 +42,8 @@ def job_sizes(source: YamlSource) -> JobSizes:
         When the file is none, or names kinds of layers by their number.
     """
     config = config_from_source(source)
-    model, strategy = config.model, config.strategy
-    if model.pattern:
-        cure = "put the dense layers first (first_k_dense_replace)"
-        raise InputError("names kinds of layers that small runs cannot keep", file=source.file, cure=cure)
-    moe = model.moe
-    own = RunSetting(
-        tp=strategy.tp,
-        cp=strategy.cp,
-        ep=strategy.ep,
-        mbs=strategy.mbs,
-        seq=config.rules.seq_length,
-        experts=1 if moe is None else moe.n_experts,
-        layers=model.n_layers,
-        pp=strategy.pp,
-        dp=strategy.dp,
-        dense=0 if moe is None else model.n_dense,
-    )
-    return JobSizes(
-        own,
-        math.gcd(model.n_heads, model.n_kv_heads),
-        1 if moe is None else moe.top_k,
-        1 if moe is None else moe.n_groups,
-        batch=strategy.global_batch,
-        cp_ways=model.n_heads if config.rules.ulysses_degree is None else 0,
-        interleaves=False,
-    )
+    found = sizes_of(config, "put the dense layers first (first_k_dense_replace)")
+    return replace(found, cp_ways=config.model.n_heads if config.rules.ulysses_degree is None else 0)
 
 
 def small_run(source: YamlSource, setting: RunSetting, machines: Machines, profile: ProfiledSteps) -> YamlSource:

@@ -18,7 +18,16 @@ from statistics import median
 
 from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, ShardedWeights
+from taylor.parsers.small_run import (
+    JobSizes,
+    Machines,
+    PlannedJob,
+    ProfiledSteps,
+    RunLog,
+    RunSetting,
+    ShardedWeights,
+    sizes_of,
+)
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.read import config_from_source, release_in
@@ -55,31 +64,12 @@ def job_sizes(source: TomlSource) -> JobSizes:
         When the file is none, or names kinds of layers by their number, or no release that runs it profiles so.
     """
     config = _config(source)
-    model, strategy = config.model, config.strategy
-    if model.pattern:
-        cure = "plan it with `taylor search`, which knows its layers"
-        raise InputError("names kinds of layers that small runs cannot keep", file=source.file, cure=cure)
-    moe = model.moe
-    own = RunSetting(
-        tp=strategy.tp,
-        cp=strategy.cp,
-        ep=strategy.ep,
-        mbs=strategy.mbs,
-        seq=config.rules.seq_length,
-        experts=1 if moe is None else moe.n_experts,
-        layers=model.n_layers,
-        pp=strategy.pp,
-        dp=strategy.dp,
-        dense=0 if moe is None else model.n_dense,
-        replicas=max(1, strategy.dp * strategy.cp // strategy.op),
-    )
-    return JobSizes(
-        own,
-        math.gcd(model.n_heads, model.n_kv_heads),
-        1 if moe is None else moe.top_k,
-        1 if moe is None else moe.n_groups,
-        batch=None if config.batch_follows_ranks else strategy.global_batch,
-        interleaves=False,
+    found = sizes_of(config, "plan it with `taylor search`, which knows its layers")
+    own = config.strategy
+    return replace(
+        found,
+        own=found.own.replace(replicas=max(1, own.dp * own.cp // own.op)),
+        batch=None if config.batch_follows_ranks else own.global_batch,
         weights=_weights(source),
     )
 
