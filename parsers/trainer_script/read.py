@@ -169,7 +169,7 @@ def plain_job(
         context=Context() if accelerate is None else accelerate.context,
         loaded_bytes=4 if wide else 2,
         compute_bytes=2 if half or not wide else 4,
-        adapters=_adapters(fields, notes, wide=wide) if adapted else None,
+        adapters=_adapters(fields, model, notes, wide=wide) if adapted else None,
         fused_loss=switch(fields, "use_liger_kernel"),
         fused_elements=switch(fields, "use_liger_kernel"),
         eager_attention=fields.raw("attn_implementation") == "eager",
@@ -185,21 +185,33 @@ def plain_job(
     )
 
 
-def _adapters(fields: Fields, notes: list[str], *, wide: bool) -> Adapters:
+def _adapters(fields: Fields, model: ModelSpec, notes: list[str], *, wide: bool) -> Adapters:
     """LoRA of trl's ``ModelConfig`` (huggingface/trl f2cd5771 trl/trainer/model_config.py:103-172).
 
-    Where no modules are named, peft gives queries and values an adapter in most families
-    (peft 5d602fdb src/peft/utils/constants.py, ``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``).
+    Where no modules are named, peft gives queries and values an adapter in most families of a table, and refuses those
+    that it lacks (peft 5d602fdb src/peft/utils/constants.py:67-108, src/peft/tuners/lora/model.py:590-599).
 
     Parameters
     ----------
     wide : bool
         Frozen weights are loaded in fp32.
+
+    Raises
+    ------
+    InputError
+        When peft or trl refuses it, or a value is wrong.
     """
+    if switch(fields, "load_in_4bit") and switch(fields, "load_in_8bit"):
+        cure = "leave one of them out"
+        raise fields.error("load_in_8bit", "does not start with --load_in_4bit", "true", cure)
     bits = 4 if switch(fields, "load_in_4bit") else 8 if switch(fields, "load_in_8bit") else None
     if not fields.has("lora_target_modules"):
+        if model.mla is not None:
+            why = "is missing, and peft has no usual modules of a model with latent attention"
+            raise fields.error("lora_target_modules", why, cure="write --lora_target_modules all-linear")
         notes.append(
-            "no --lora_target_modules: adapters stand beside queries and values, as peft does it in most models"
+            "no --lora_target_modules: adapters stand beside queries and values, as in most families of peft's table; "
+            "peft refuses a model of another family"
         )
     if fields.raw("lora_dropout") is None:
         fields = Fields({**fields.data, "lora_dropout": 0.05}, fields.file, fields.prefix, fields.asked)

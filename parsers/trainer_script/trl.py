@@ -19,9 +19,10 @@ from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.script_flags import FlagForm, flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.adapters import names_of
 from taylor.parsers.trainer.deepspeed import beside
 from taylor.parsers.trainer.job import TrainerJob
-from taylor.parsers.trainer.settings import Accelerate
+from taylor.parsers.trainer.settings import Accelerate, switch
 from taylor.parsers.trainer_script.launcher import TrainerScript
 from taylor.parsers.trainer_script.read import plain_job, settings_of, world_of
 from taylor.register.model import ModelSpec
@@ -79,6 +80,7 @@ class TrlScript(TrainerScript):
         given = {**_of_file(flags, script), **settings_of(flags, 0)}
         usual = USUAL if "fp16" in given else {**USUAL, "bf16": True}
         fields = Fields({**usual, **given}, script.file)
+        _refuse_single_module(fields)
         accelerate = _accelerate(flags, script)
         job = plain_job(fields, accelerate, register_path, model, launcher=NAME)
         world = world_of(script, flags)
@@ -111,6 +113,20 @@ def _kind(words: str, script: ShellScript) -> str:
             f"{_OTHERS[kind]}, which is not modelled", file=script.file, field="trl", value=kind, cure=cure
         )
     return kind
+
+
+def _refuse_single_module(fields: Fields) -> None:
+    """Refuse one module's name, which peft takes for a pattern of whole paths (trl/trainer/model_config.py:177-178).
+
+    Raises
+    ------
+    InputError
+        With the name.
+    """
+    names = names_of(fields.raw("lora_target_modules"))
+    if switch(fields, "use_peft") and len(names) == 1 and re.fullmatch(r"\w+", names[0]):
+        why = "is one name, which trl hands to peft as a pattern of a module's whole path: none has it"
+        raise fields.error("lora_target_modules", why, names[0], "write all-linear, or name two modules or more")
 
 
 def _of_file(flags: Flags, script: ShellScript) -> dict[str, Any]:

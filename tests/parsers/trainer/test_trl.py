@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from taylor.parsers.registry import launcher_of, recognising
 from taylor.parsers.trainer_script.trl import PRESETS, USUAL
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
-from taylor.register.adapters import QUERY, VALUE
+from taylor.register.adapters import ALL_HUGGING_FACE, QUERY, VALUE, named_targets
 
 SFT = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --dataset_name trl-lib/Capybara --output_dir out"
 
@@ -101,7 +103,13 @@ def test_a_script_of_the_trainer_s_options_is_the_program_s_that_it_starts(
         (SFT.replace("sft", "grpo", 1), "trl: trains beside roll-outs"),
         (f"{SFT} --accelerate_config zero4", "--accelerate-config: is not found.*zero3"),
         (f"{SFT} --config none.yaml", "--config: is not found"),
-        (f"{SFT} --use_peft --lora_target_modules nothing", "lora_target_modules"),
+        (f"{SFT} --use_peft --lora_target_modules nothing q_proj", "lora_target_modules: .*nothing"),
+        (f"{SFT} --use_peft --lora_target_modules q_proj", "lora_target_modules: is one name"),
+        (f"{SFT} --use_peft --load_in_4bit --load_in_8bit", "load_in_8bit: does not start with --load_in_4bit"),
+        (
+            SFT.replace("Qwen/Qwen2.5-7B", "deepseek-ai/DeepSeek-V3") + " --use_peft",
+            "lora_target_modules: is missing, and peft has no usual modules",
+        ),
     ],
 )
 def test_what_is_not_planned_is_refused_by_its_option(tmp_path: Path, command: str, reason: str) -> None:
@@ -121,6 +129,37 @@ def own(path: str) -> str:
         return source("trl", REVISION, path)
     except NotHere as reason:
         pytest.skip(str(reason))
+
+
+def test_peft_s_usual_modules_are_queries_and_values_in_most_families_and_none_of_latent_attention() -> None:
+    try:
+        tree = ast.parse(source("peft", "5d602fdb", "src/peft/utils/constants.py"))
+    except NotHere as reason:
+        pytest.skip(str(reason))
+    name = "TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING"
+    (table,) = [
+        ast.literal_eval(part.value)
+        for part in tree.body
+        if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == name
+    ]
+    ends = ({"q_proj", "v_proj"}, {"q", "v"}, {"query", "value"})
+    usual = {family for family, modules in table.items() if set(modules) in ends}
+    assert usual >= {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2"} and len(usual) > len(table) / 2
+    assert named_targets(["q_proj", "v_proj"], ALL_HUGGING_FACE) == tuple(sorted((QUERY, VALUE)))
+    assert not [family for family in table if re.match("deepseek|kimi|glm4_moe|minicpm3", family)]
+
+
+def test_trl_hands_a_single_module_on_as_a_text_and_refuses_two_precisions() -> None:
+    text = own("trl/trainer/model_config.py")
+    after = ast.parse(text[text.index("    def __post_init__") :].replace("    def", "def", 1).replace("\n    ", "\n"))
+    space: dict[str, Any] = {}
+    exec(compile(after, "model_config", "exec"), space)
+    one = SimpleNamespace(load_in_8bit=False, load_in_4bit=False, lora_target_modules=["q_proj"])
+    space["__post_init__"](one)
+    assert one.lora_target_modules == "q_proj"
+    one.load_in_8bit = one.load_in_4bit = True
+    with pytest.raises(ValueError, match="same time"):
+        space["__post_init__"](one)
 
 
 def defaults(path: str) -> dict[str, Any]:
