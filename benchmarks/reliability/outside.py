@@ -19,6 +19,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/NVIDIA-NeMo/Megatron-Bridge output/outside/Megatron-Bridge
     git clone https://github.com/huggingface/peft output/outside/peft
     git clone https://github.com/huggingface/trl output/outside/trl
+    git clone https://github.com/Ascend/MindSpeed-MM output/outside/MindSpeed-MM
 """
 
 from __future__ import annotations

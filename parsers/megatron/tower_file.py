@@ -2,7 +2,7 @@
 ``--mm-data``.
 
 Its layers lie on the stages that ``pipeline_num_layers`` names (Ascend/MindSpeed-MM 57069cd5
-mindspeed_mm/models/vlm_model.py:133-209, `_build_image_encoder_model`), in all of its examples the first. They are
+mindspeed_mm/models/vlm_model.py:128-205, `_build_image_encoder_model`), in all of its examples the first. They are
 Megatron's, so that TP and sequence parallelism split them (mindspeed_mm/models/vision/vision_encoders/
 qwen2vl_vit_model.py:564-631). Biases: mindspeed_mm/models/common/module_spec/qwen2vl_layer_spec.py.
 """
@@ -99,7 +99,7 @@ def read_audio(data: Mapping[str, Any], path: Path) -> TowerRun | None:
     """The encoder of sound that a model file describes, which runs where a user states sound; None where it has none.
 
     Two convolutions, the second one halving the moments, then layers in windows of 2 `n_window` frames, pairs of
-    moments averaged, a projection (mindspeed_mm/models/audio/audio_model.py:98-213, `OmniAudioEncoder`; its attention
+    moments averaged, a projection (mindspeed_mm/models/audio/audio_model.py:98-228, `OmniAudioEncoder`; its attention
     has a bias of the keys, too: omni_audio_encoder.py:41-59). A frame is 10 ms of sound (Whisper's: hop_length 160 of
     16,000 samples a second, transformers 5.23.0 models/whisper/feature_extraction_whisper.py), so that a second is 50
     moments and 25 tokens.
