@@ -15,7 +15,9 @@ import sys
 from dataclasses import dataclass
 
 from benchmarks.standin_network import CARDS, JOB, HiddenSize, drawn_by
-from taylor.blackbox.memory_laws import TURN, BlockTrace, MemoryLaws, RunMemory, memory_laws
+from taylor.blackbox.block_memory import TURN, BlockTrace
+from taylor.blackbox.memory_fit import memory_laws
+from taylor.blackbox.memory_laws import MemoryLaws, RunMemory
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.parsers.small_run import RunSetting
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from taylor.blackbox.block_memory import CARRIED, TURN, BlockTrace
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
-from taylor.blackbox.memory_laws import CARRIED, TURN, BlockTrace, RunMemory
+from taylor.blackbox.memory_laws import RunMemory
 from taylor.blackbox.module_runs import Again
 from taylor.blackbox.passes import PassPart, all_parts, follows_tokens
 from taylor.blackbox.recorded import RecordedRun

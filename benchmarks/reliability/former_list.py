@@ -482,7 +482,7 @@ FORMER = (
         ("tests/workflows/test_rl.py::test_data_parallelism_takes_the_cards_that_other_degrees_leave",),
     ),
     Former(
-        "memory that is given back late is counted in the allocations of other runs", "blackbox/memory_laws.py",
+        "memory that is given back late is counted in the allocations of other runs", "blackbox/block_memory.py",
         "        return self._later(place, life.end(run).late, run)\n",
         "        return place + life.end(run).late\n",
         ("tests/blackbox/test_turns_and_orders.py::"

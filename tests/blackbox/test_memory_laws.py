@@ -10,7 +10,9 @@ import pytest
 from benchmarks.standin_memory import WITHIN, HiddenMemory, campaign, hidden_memory, large
 from benchmarks.standin_network import CARDS, JOB, HiddenSize
 from taylor.base.errors import InputError
-from taylor.blackbox.memory_laws import LEAST_MARGIN, TURN, BlockTrace, RunMemory, memory_laws
+from taylor.blackbox.block_memory import TURN, BlockTrace
+from taylor.blackbox.memory_fit import memory_laws
+from taylor.blackbox.memory_laws import LEAST_MARGIN, RunMemory
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.blackbox.stage_problem import BlockTimes, stage_problem
 from taylor.parsers.small_run import RunSetting

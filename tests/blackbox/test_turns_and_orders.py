@@ -14,11 +14,13 @@ from benchmarks.second_cluster.cluster import Passes, second_cluster
 from benchmarks.second_cluster.machine import Clock, tasks_of
 from benchmarks.second_cluster.program import Exchange, Kernel, Wait
 from benchmarks.tune_campaign import MEMORY_WITHIN, shapes_and_memory
+from taylor.blackbox.block_memory import TURN, BlockTrace
 from taylor.blackbox.blocks import RunOperators, lawful_operators
 from taylor.blackbox.host_pace import HostPace
 from taylor.blackbox.law_summary import law_summary, laws_as_data
 from taylor.blackbox.laws import Fitter
-from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory, memory_laws
+from taylor.blackbox.memory_fit import memory_laws
+from taylor.blackbox.memory_laws import RunMemory
 from taylor.blackbox.small_runs import (
     MOST_RUNS,
     SmallRun,

@@ -16,7 +16,8 @@ from taylor.base.files import read_text, write_atomic
 from taylor.blackbox.blocks import ONCE
 from taylor.blackbox.degree_search import HALF_WIDTH, FoundPlans, Job, Ranked, again, search
 from taylor.blackbox.foretold import showing_run
-from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
+from taylor.blackbox.memory_fit import memory_laws
+from taylor.blackbox.memory_laws import RISK, MemoryLaws
 from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
