@@ -212,6 +212,26 @@ def test_a_split_is_refused_where_nothing_states_the_encoder_or_the_memory_of_ot
             solve_file(asked(file, encoder=place), SolveOptions(), Outputs(folder=tmp_path, write=False))
 
 
+@pytest.mark.parametrize("place", ["beside", "bubbles", "best"])
+def test_an_encoder_without_an_input_is_placed_nowhere_else(place: str, tmp_path: Path) -> None:
+    config = {"model_type": "qwen2_audio", "text_config": {"model_type": "qwen2", "num_hidden_layers": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    named = FileJob(tmp_path / "config.json", device="h100-80g", encoder=place)
+    stated = asked(job(tmp_path, {"audio_encoder": OMNI, "text_decoder": DECODER}), encoder=place)
+    for silent in (named, stated):
+        with pytest.raises(InputError, match="has no input.*state some by --audio_seconds"):
+            solve_file(silent, SolveOptions(), Outputs(folder=tmp_path, write=False))
+
+
+@pytest.mark.parametrize(
+    ("images", "audio_seconds", "flag"),
+    [("30s", "", "--images"), ("1+2", "", "--images"), ("", "1+2", "--audio_seconds"), ("", "5s", "--audio_seconds")],
+)
+def test_a_flag_does_not_state_what_the_other_is_for(images: str, audio_seconds: str, flag: str) -> None:
+    with pytest.raises(InputError, match=f"^{flag}: states no"):
+        inputs_text(images, audio_seconds)
+
+
 def small_job(folder: Path, **changes: Any) -> Path:
     return published(folder, vision(num_layers=4, pipeline_num_layers=[4, 0, 0, 0], **changes))
 

@@ -22,6 +22,7 @@ from taylor.register.tower import VISION
 from taylor.workflows.statement.problem import build_problem
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.time_ratios import settle_ratios
+from taylor.workflows.statement.towers import flag_of_inputs
 
 FLAG, NESTED, BESIDE, BUBBLES, BEST = "--encoder", "nested", "beside", "bubbles", "best"
 PLACES = (NESTED, BESIDE, BUBBLES, BEST)
@@ -138,13 +139,16 @@ def refuse_places(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE
     Raises
     ------
     InputError
-        When the job has no encoder, or what it rests on covers its own strategy alone.
+        When the job has no encoder, or one without an input, or what it rests on covers its own strategy alone.
     """
     path, asked = file.config.path, file.job.encoder
     if asked == NESTED:
         return
     cure = f"leave out {FLAG} {asked}"
     what = "in the pipeline's bubbles" if asked == BUBBLES else "on ranks of its own"
+    if flag := flag_of_inputs(file.config):
+        problem = f"asks for an encoder {what}, and the job's has no input"
+        raise InputError(problem, file=path, field=FLAG, value=asked, cure=f"state some by {flag}, or {cure}")
     if file.config.tower is None:
         problem = f"asks for an encoder {what}, and none is known of this job"
         raise InputError(problem, file=path, field=FLAG, value=asked, cure=cure)

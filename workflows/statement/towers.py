@@ -30,7 +30,16 @@ MOST_SECONDS = 3600.0
 
 
 def inputs_text(images: str, audio_seconds: str) -> str:
-    """A sample's inputs as `with_images` takes them, from the texts of both flags."""
+    """A sample's inputs as `with_images` takes them, from the texts of both flags.
+
+    Raises
+    ------
+    InputError
+        When one of the flags states what the other one is for.
+    """
+    for flag, text, kind, cure in ((FLAG, images, "images", CURE), (AUDIO_FLAG, audio_seconds, "sound", AUDIO_CURE)):
+        if AND in text or text.endswith(SECOND):
+            raise InputError(f"states no {kind}", field=flag, value=text, cure=cure)
     return AND.join(filter(None, [images, audio_seconds and audio_seconds + SECOND]))
 
 
@@ -104,6 +113,14 @@ def _of_model(config: TrainingConfig) -> TowerRun | None:
     if spec is None or config.model.extra_parameters < spec.parameters:
         return None
     return TowerRun(spec, trained=BESIDE not in config.rules.frozen and config.rules.adapters is None, counted=True)
+
+
+def flag_of_inputs(config: TrainingConfig) -> str | None:
+    """The flag that states the inputs of the job's encoder; None where there is no encoder, or it has some."""
+    tower = config.tower or _of_model(config)
+    if tower is None or (config.tower is not None and config.tower.tokens):
+        return None
+    return AUDIO_FLAG if tower.spec.kind == AUDIO else FLAG
 
 
 def costs_of(config: TrainingConfig, tower: TowerRun, device: DeviceSpec) -> TowerCosts:
