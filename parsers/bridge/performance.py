@@ -1,9 +1,9 @@
 """The performance launcher of Megatron-Bridge: the recipe that its options select, and the fields that they set.
 
 Sources: NVIDIA-NeMo/Megatron-Bridge 067f987d scripts/performance/argument_parser.py (options),
-utils/utils.py:68-92,460-520 (the recipe of a selection), utils/overrides.py:438-640 (``set_user_overrides``),
-run_script.py:104-155 (their order), run_recipe.py:45-180 (``--use_recipes``); scripts/common/
-benchmark_parallelism.py:119-145 (the batch of another number of ranks).
+utils/utils.py:67-88,461-624 (the recipe of a selection), utils/overrides.py:438-642 (``set_user_overrides``),
+run_script.py:59-148 (their order), run_recipe.py:45-243 (``--use_recipes``); scripts/common/
+benchmark_parallelism.py:67-145 (the batch of another number of ranks).
 """
 
 from __future__ import annotations
@@ -259,11 +259,7 @@ def fields_of(words: Sequence[str], chosen: Selection, recipe: Recipe, file: Pat
             raise InputError("is no whole number", file=file, field=name, value=text, cure=cure) from None
     if "--deterministic" in words and not chosen.library:
         found |= _DETERMINISTIC
-    if (
-        not chosen.library
-        and chosen.precision == "bf16"
-        and recipe.options.get("optimizer.optimizer") in (None, "adam")
-    ):
+    if not chosen.library and chosen.precision == "bf16" and _is_adam(recipe):
         found["optimizer.use_precision_aware_optimizer"] = True
     return found
 
@@ -274,7 +270,7 @@ def is_benchmark(recipe: Recipe) -> bool:
 
 
 def benchmark_defaults(recipe: Recipe, own: Mapping[str, Any]) -> Values:
-    """Fields that scripts/training/run_recipe.py:376-391 sets in a benchmark's recipe where the command does not."""
+    """Fields that scripts/training/run_recipe.py:377-394 sets in a benchmark's recipe where the command does not."""
     field = "optimizer.use_precision_aware_optimizer"
     wanted = is_benchmark(recipe) and "_bf16" in recipe.name and _is_adam(recipe) and field not in own
     return {field: True} if wanted else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.shell_source import MAX_BYTES, Command, ShellScript
 from taylor.parsers.text.shell_start import ShellStart, current_start
 from taylor.parsers.text.shell_words import Word
+from taylor.parsers.text.spelling import likely_meant
 from taylor.register.model import ModelSpec
 
 NAME = "bridge-script"
@@ -291,8 +292,9 @@ def _overrides(
     """Fields that the command sets: options, overrides, and overrides of variables that it names unexpanded.
 
     An override wins over an option, but where the performance launcher starts one of its own recipes
-    (scripts/performance/run_script.py:78-82).
+    (scripts/performance/run_script.py:76-82).
     """
+    _refuse_misspelt(words, OPTIONS if chosen is None else performance.KNOWN, script.file)
     texts = [*words]
     for name in dict.fromkeys(re.findall(r"\$\{?([A-Za-z_]\w*)", " ".join(words))):
         variable = script.variables.get(name)
@@ -310,6 +312,20 @@ def _overrides(
             raise _unsettled(text, option, script)
     own = performance.fields_of(words, chosen, recipe, script.file)
     return own | stated if chosen.library else stated | own
+
+
+def _refuse_misspelt(words: Sequence[str], known: Collection[str], file: Path) -> None:
+    """Refuse an option that is one letter from one of the launcher's, which does not read it.
+
+    Raises
+    ------
+    InputError
+        With the option.
+    """
+    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+        meant = None if name in known or name in _RANKS else likely_meant(name, sorted(known))
+        if meant is not None:
+            raise InputError("is no option of the launcher", file=file, field=name, cure=f"did you mean {meant}?")
 
 
 _OPEN = object()

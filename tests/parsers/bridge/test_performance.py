@@ -74,10 +74,17 @@ BENCHMARK = f"{TRAIN} --recipe qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
 def test_the_training_launcher_keeps_the_samples_of_each_rank_of_a_benchmark(
     tmp_path: Path, command: str, batch: int
 ) -> None:
-    """Megatron-Bridge 067f987d scripts/training/README.md (benchmark recipes), run_recipe.py:344-373."""
+    """Megatron-Bridge 067f987d scripts/training/README.md (benchmark recipes), run_recipe.py:343-374."""
     path = tmp_path / "job.sh"
     path.write_text(command, encoding="utf-8")
     assert read_config(path).strategy.global_batch == batch
+
+
+def test_a_misspelt_option_of_the_training_launcher_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(f"{BENCHMARK.format(2)} --micro_batch_sizes 2", encoding="utf-8")
+    with pytest.raises(InputError, match="--micro_batch_sizes: is no option.*did you mean --micro_batch_size"):
+        read_config(path)
 
 
 @pytest.mark.parametrize(("mode", "ending"), [("pretrain", "pretrain"), ("sft", "sft"), ("lora", "peft")])
@@ -97,6 +104,7 @@ def test_a_model_and_a_mode_select_the_recipe_of_the_library(tmp_path: Path, mod
         ("-ng 16 -tp $TP", "-tp: has a value that is known only when the job starts.*--env TP=VALUE"),
         ("-ng 16 --first_k_dense_replace 3", "--first_k_dense_replace: changes which layers have experts"),
         ("-ng 16 -cv large_scale", "is no recipe"),
+        ("-ng 16 --global_batch_sise 64", "--global_batch_sise: is no option.*did you mean --global_batch_size"),
     ],
 )
 def test_what_an_option_leaves_open_is_refused_by_its_name(tmp_path: Path, options: str, reason: str) -> None:
