@@ -47,7 +47,7 @@ OVERRIDE = re.compile(
 OPTIONS = {
     "-gb": "train.global_batch_size", "--global_batch_size": "train.global_batch_size",
     "-mb": "train.micro_batch_size", "--micro_batch_size": "train.micro_batch_size",
-    "-sl": "model.seq_length", "--seq_length": "model.seq_length", "--seq-length": "model.seq_length",
+    "-sl": "dataset.seq_length", "--seq_length": "dataset.seq_length", "--seq-length": "dataset.seq_length",
     "-tp": "model.tensor_model_parallel_size", "--tensor_model_parallel_size": "model.tensor_model_parallel_size",
     "-pp": "model.pipeline_model_parallel_size", "--pipeline_model_parallel_size": "model.pipeline_model_parallel_size",
     "-cp": "model.context_parallel_size", "--context_parallel_size": "model.context_parallel_size",
@@ -253,7 +253,7 @@ def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
     chosen = performance.selection(words)
     name = given.get("recipe") or ("" if chosen is None else chosen.name)
     if not name and "model" in given:
-        # scripts/training/run_recipe.py:418-420, recipe_runner.py (``recipe_task``).
+        # scripts/training/run_recipe.py:418-420, recipe_metadata.py:209-211 (``recipe_task``).
         task = "peft" if given.get("mode") in ("lora", "dora") else given.get("mode", "pretrain")
         name = f"{given['model']}_{task}_config"
     if "$" in name:
@@ -306,7 +306,10 @@ def _overrides(
             stated[match[1]] = _value(match[2].strip("\"'"), match[1], script)
     stated = {field: value for field, value in stated.items() if value is not _OPEN}
     if chosen is None:
-        return {field: _value(text, field, script) for field, text in performance.options(words, OPTIONS)} | stated
+        own = {field: _value(text, field, script) for field, text in performance.options(words, OPTIONS)} | stated
+        # scripts/training/recipe_runner.py:471-487: the model's length becomes that of the data.
+        length = own.get("dataset.seq_length")
+        return own if length is None else own | {"model.seq_length": length}
     for option, text in performance.options(words, {name: name for name in performance.SETTING}):
         if "$" in text:
             raise _unsettled(text, option, script)

@@ -15,7 +15,7 @@ from benchmarks.reliability.outside import NotHere, loaded, source, without_impo
 from taylor.base.errors import InputError
 from taylor.parsers.bridge import performance
 from taylor.parsers.bridge.recipes import known_recipe, recipe_names
-from taylor.parsers.bridge.script import BridgeScript
+from taylor.parsers.bridge.script import OPTIONS, BridgeScript
 from taylor.parsers.read import read_config
 
 START = "python scripts/performance/setup_experiment.py -a me -p all -m qwen3 -mr qwen3_30b_a3b -g h100"
@@ -78,6 +78,16 @@ def test_the_training_launcher_keeps_the_samples_of_each_rank_of_a_benchmark(
     path = tmp_path / "job.sh"
     path.write_text(command, encoding="utf-8")
     assert read_config(path).strategy.global_batch == batch
+
+
+@pytest.mark.parametrize(
+    "length", ["-sl 8192", "dataset.seq_length=8192", "dataset.seq_length=8192 model.seq_length=2048"]
+)
+def test_the_length_of_the_data_is_the_model_s_in_the_training_launcher(tmp_path: Path, length: str) -> None:
+    """Megatron-Bridge 067f987d scripts/training/recipe_runner.py:471-487."""
+    path = tmp_path / "job.sh"
+    path.write_text(f"{BENCHMARK.format(2)} {length}", encoding="utf-8")
+    assert read_config(path).rules.seq_length == 8192
 
 
 def test_a_misspelt_option_of_the_training_launcher_is_refused(tmp_path: Path) -> None:
@@ -240,10 +250,33 @@ def test_the_recipe_of_another_number_of_devices_is_the_launcher_s_own_choice() 
         assert ours is not None and ours.name == theirs
 
 
+def test_the_options_of_the_training_launcher_set_the_fields_that_its_own_table_names() -> None:
+    try:
+        tree = ast.parse(source("Megatron-Bridge", REVISION, "scripts/training/run_recipe.py"))
+    except NotHere as reason:
+        pytest.skip(str(reason))
+    parts = [
+        part for part in tree.body if _defined(part) in ("COMMON_OVERRIDE_FIELDS", "_HelpFormatter", "_build_parser")
+    ]
+    text = "from __future__ import annotations\nimport argparse\n" + ast.unparse(ast.Module(parts, []))
+    own = loaded("bridge_run_recipe", text, DATASET_PRESETS=["mock"])
+    fields = dict(own.COMMON_OVERRIDE_FIELDS)
+    sections = ("train.", "model.", "dataset.")
+    theirs = {
+        name: fields[action.dest]
+        for action in own._build_parser()._actions
+        for name in action.option_strings
+        if fields.get(action.dest, "").startswith(sections) and action.dest != "max_steps"
+    }
+    assert {name: OPTIONS[name] for name in theirs} == theirs
+    # Options of the performance launcher and of programs of single models.
+    assert set(OPTIONS) - set(theirs) == {"--seq-length", "--pipeline_model_parallel_layout"}
+
+
 def _defined(statement: ast.stmt) -> str:
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
-    return statement.name if isinstance(statement, ast.FunctionDef) else ""
+    return statement.name if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else ""
 
 
 def test_every_option_of_the_launcher_is_followed_or_said_to_change_nothing() -> None:
