@@ -46,13 +46,16 @@ _PARAMETER = re.compile(r"taylor: parameter ([\w.]{1,300}) (\d{1,18})\b")
 _LAYER = re.compile(r"\blayers\.(\d{1,9})\.")
 _COLOUR = re.compile(r"\x1b\[[\d;]{1,20}m")
 _STEP = re.compile(
-    r"step:\s{1,9}(\d{1,12})\s.*?memory:\s{1,9}(\d{1,6}\.\d{1,4})GiB.*?tps:\s{1,9}(\d[\d,]{0,15})(?:\s|$)"
+    r"(?<!validate )step:\s{1,9}(\d{1,12})\s.*?memory:\s{1,9}(\d{1,6}\.\d{1,4})GiB.*?tps:\s{1,9}(\d[\d,]{0,15})(?:\s|$)"
 )
-"""v0.2.2 torchtitan/components/metrics.py:460-470. The memory is what the allocator reserves at most."""
+"""v0.2.2 torchtitan/components/metrics.py:460-470. The memory is what the allocator reserves at most. Validation
+has lines of the same form (:504-510)."""
 _BATCH = re.compile(r"local batch size (\d{1,9}), .*?accumulation steps (\d{1,9}), sequence length (\d{1,9}),")
 """v0.2.2 torchtitan/train.py:354-362."""
 _DEGREES = re.compile(r"pp=(\d{1,6}), .*?cp=(\d{1,6}), tp=(\d{1,6}),")
-"""v0.2.2 torchtitan/distributed/parallel_dims.py:130-134."""
+"""v0.2.1 torchtitan/distributed/parallel_dims.py:128-132, v0.2.2 :130-134."""
+_MESH = re.compile(r"-D device mesh with \[([\w', ]{0,200})\], \[([\d, ]{0,100})\]")
+"""Names and sizes of the dimensions above one: v0.2.0 torchtitan/distributed/parallel_dims.py:107, 158."""
 
 
 def job_sizes(source: TomlSource) -> JobSizes:
@@ -115,7 +118,7 @@ def _alike(setting: RunSetting) -> dict[str, object]:
     """Experts are split over TP as they are without EP, so that the same laws hold of both.
 
     Where weights stay gathered is the default, which is entered in `blackbox.sharded_weights`. v0.2.2
-    torchtitan/distributed/parallel_dims.py:58-59, models/llama3/infra/parallelize.py:266-272.
+    torchtitan/distributed/parallel_dims.py:58-59, models/llama3/infra/parallelize.py:319-327.
     """
     experts = setting.tp if setting.ep > 1 and setting.tp > 1 else None
     return {"parallelism.expert_tensor_parallel_degree": experts, "parallelism.fsdp_reshard_after_forward": None}
@@ -253,9 +256,19 @@ def run_log(text: str, dense: int = 0) -> RunLog:
     lines = _STEP.findall(plain)
     reserved = max((round(float(memory) * 2**30) for _, memory, _ in lines), default=None)
     later = [rate for _, _, tps in lines[len(lines) // 2 :] if (rate := int(tps.replace(",", "")))]
-    batch, degrees = _BATCH.search(plain), _DEGREES.search(plain)
+    batch, ranks = _BATCH.search(plain), _ranks_of_a_sample(plain)
     step = None
-    if later and batch and degrees:
+    if later and batch and ranks:
         tokens = math.prod(map(int, batch.groups()))
-        step = 1000 * tokens / (float(median(later)) * math.prod(map(int, degrees.groups())))
+        step = 1000 * tokens / (float(median(later)) * ranks)
     return RunLog(parameters, None, step, reserved)
+
+
+def _ranks_of_a_sample(plain: str) -> int | None:
+    """TP times CP times PP as a log states them."""
+    if degrees := _DEGREES.search(plain):
+        return math.prod(map(int, degrees.groups()))
+    if mesh := _MESH.search(plain):
+        sizes = dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False))
+        return math.prod(sizes.get(name, 1) for name in ("pp", "cp", "tp"))
+    return None

@@ -169,4 +169,8 @@ def test_a_logs_tokens_a_second_are_a_steps_time():
     log = run_log("\n".join(lines))
     # A rank's 2 x 8 x 4,096 tokens over 8 ranks of its replica.
     assert log.step_ms == pytest.approx(1000 * 2 * 8 * 4096 / (8192 * 8))
+    of_v020 = "INFO - Building 3-D device mesh with ['pp', 'dp_shard', 'tp'], [2, 2, 4]"
+    lines.append("INFO - \x1b[33mvalidate step:  4  loss:  8.1  memory: 41.50GiB(52.10%)  tps: 99,999\x1b[39m")
+    assert run_log("\n".join([of_v020, *lines[1:]])).step_ms == log.step_ms
+    assert run_log("\n".join(["INFO - Building device mesh: pp=0, cp=0, tp=0, ep=1", *lines[1:]])).step_ms is None
     assert log.reserved == round(41.5 * 2**30) and log.peak is None
