@@ -11,7 +11,6 @@ FOLDER, a file each: started again, it continues.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -23,7 +22,7 @@ from typing import Any, cast
 
 from benchmarks.second_cluster.cluster import SecondCluster, second_cluster
 from benchmarks.second_cluster.files import log_text, write_profile
-from benchmarks.tune_campaign import CARDS, Network, judged_plans, shapes_and_memory, summary
+from benchmarks.tune_campaign import CARDS, Network, campaign_parser, judged_plans, shapes_and_memory, summary
 from taylor.base.errors import TaylorError
 from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs, start_runs
 from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
@@ -137,10 +136,7 @@ def report(found: Sequence[dict[str, Any]]) -> bool:
 
 def main() -> int:
     """Run, print, judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = campaign_parser(__doc__, networks=100, seed=1)
     parser.add_argument("--laws", action="store_true", help="check operators and memory, search no plan")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ FOLDER.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -20,7 +19,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -28,49 +27,38 @@ from typing import Any, cast
 from benchmarks.standin_cluster import Stage, layer_names
 from benchmarks.standin_titan import TitanCluster, titan_cluster, titan_stage, toml_text
 from benchmarks.standin_titan_run import train
-from benchmarks.tune_campaign import PASSES
-from taylor.blackbox.degree_search import Job, choices
-from taylor.blackbox.operator_base import OperatorOrigin
+from benchmarks.tune_campaign import CARDS, PASSES, Network, campaign_parser
+from taylor.blackbox.degree_search import choices
 from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs
 from taylor.blackbox.stage_problem import stage_blocks
-from taylor.parsers.small_run import Machines, ProfiledSteps, RunSetting
-from taylor.workflows.tuning.tune import launcher_for
-from taylor.workflows.tuning.tune_search import SearchOptions, ShownRun, TunedLaws, search_plans
+from taylor.parsers.small_run import ProfiledSteps, RunSetting
+from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws, plans_of
 
-CARDS = Machines(2, 8)
 SHAPE_RUNS, MEMORY_STAGES = 12, 100
 MEMORY_WITHIN = 0.03
 
 
-class Network:
-    """One network's folder with its TOML and small runs."""
+@dataclass
+class TitanNetwork(Network):
+    """One network of `standin_titan` with its TOML and small runs."""
 
-    def __init__(self, number: int, folder: Path) -> None:
-        self.number, self.folder, self.cluster = number, folder, titan_cluster(number)
-        self.file = folder / "job.toml"
-        self.file.write_text(toml_text(self.cluster))
-        self.launcher = launcher_for(self.file)
-        self.sizes = replace(self.launcher.job_sizes(self.file), per_node=CARDS.per_node)
+    cluster: TitanCluster
+    number: int
+    name = "job.toml"
 
-    def start(self, run: SmallRun) -> Path:
+    def text(self) -> str:
+        """See `Network.text`."""
+        return toml_text(self.cluster)
+
+    def write(self, run: SmallRun, place: Path) -> None:
         """What torchtitan leaves of a small run, whose file the launcher writes."""
-        place = self.folder / run.name
         place.mkdir(exist_ok=True)
         profile = ProfiledSteps(place / "profile", run.steps)
-        small = place / self.file.name
-        small.write_text(self.launcher.small_run(self.file, run.setting, CARDS, profile))
+        small = place / self.name
+        small.write_text(self.launcher.small_run(self.script, run.setting, CARDS, profile))
         os.environ["PYTHONPATH"] = "trace_memory"
         words = [str(self.number), "--nnodes", "2", "--nproc-per-node", "8", "--job.config_file", str(small)]
         (place / "run.log").write_text(train(words))
-        return place
-
-    def options(self, verify: bool) -> SearchOptions:
-        """Of the search."""
-        cluster = self.cluster
-        return SearchOptions(
-            self.file, self.folder, cluster.job.ranks, cluster.batch, cluster.machine.limit, SEARCHABLE,
-            self.folder / "operators.sqlite", OperatorOrigin("stand-in"), self.start if verify else None,
-        )  # fmt: skip
 
 
 def judged(number: int, top: Path) -> dict[str, Any]:
@@ -81,14 +69,14 @@ def judged(number: int, top: Path) -> dict[str, Any]:
     folder = top / f"{number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    network = Network(number, folder)
-    cluster = network.cluster
+    cluster = titan_cluster(number)
+    network = TitanNetwork(cluster, folder, number)
     planned = plan_small_runs(network.sizes, CARDS, SEARCHABLE).runs
     runs = [ShownRun(one.name, one.setting, network.start(one)) for one in planned]
-    laws = TunedLaws(runs, network.launcher, network.sizes, network.options(False))
+    laws = TunedLaws(runs, network.launcher, network.sizes, network.options(True))
     draw = random.Random(number)
     found = {"number": number, "experts": cluster.job.experts, "runs": len(runs)}
-    found |= shapes(cluster, laws, draw) | peaks(cluster, laws, draw) | plans(network, runs)
+    found |= shapes(cluster, laws, draw) | peaks(cluster, laws, draw) | plans(network, laws)
     kept.write_text(json.dumps(found))
     shutil.rmtree(folder)
     return found
@@ -153,10 +141,10 @@ def peaks(cluster: TitanCluster, laws: TunedLaws, draw: random.Random) -> dict[s
     return found | {"memory_within": sum(abs(one) <= MEMORY_WITHIN for one in errors) / len(errors)}
 
 
-def plans(network: Network, runs: list[ShownRun]) -> dict[str, Any]:
+def plans(network: TitanNetwork, laws: TunedLaws) -> dict[str, Any]:
     """The three plans beside the best under the true laws."""
     cluster = network.cluster
-    done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
+    done = plans_of(laws, CARDS)
     mine, false = list[float](), 0
     for one in done.best:
         stages = [cast(Stage, tuple(chunk)) for (chunk,) in stage_blocks(one.ranked.plan)]
@@ -190,12 +178,10 @@ def fits(cluster: TitanCluster, run: RunSetting, stages: list[Stage]) -> bool:
     )
 
 
-def true_best(network: Network) -> float:
+def true_best(network: TitanNetwork) -> float:
     """The shortest step of all choices that can start and fit under the true laws, ms."""
-    cluster, sizes = network.cluster, network.sizes
-    job = Job(sizes, cluster.job.ranks, cluster.batch, cluster.machine.limit, SEARCHABLE)
-    best = math.inf
-    for run, micro in choices(job):
+    cluster, best = network.cluster, math.inf
+    for run, micro in choices(network.job()):
         work = sum(cluster.pass_ns(name, run, back) for name, _ in titan_stage(run, False) for back in (False, True))
         if work * micro / run.pp / 1e6 > best:
             continue
@@ -247,10 +233,7 @@ def summary(found: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     """Run, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0)
+    parser = campaign_parser(__doc__, networks=10, first=0)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     found = []

@@ -166,20 +166,21 @@ def _stage(run: RunSetting, at: int, names: Sequence[str], again: int) -> Stage:
 
 @dataclass
 class Network:
-    """One network's folder with its script and small runs."""
+    """One network's folder with the user's file and small runs."""
 
     cluster: Cluster
     folder: Path
+    name = "pretrain.sh"
 
     def __post_init__(self) -> None:
-        self.script = self.folder / "pretrain.sh"
+        self.script = self.folder / self.name
         self.script.write_text(self.text())
         self.launcher = launcher_for(self.script)
-        self.sizes = replace(self.launcher.job_sizes(self.script), per_node=8)
+        self.sizes = replace(self.launcher.job_sizes(self.script), per_node=CARDS.per_node)
         self.starts = 0
 
     def text(self) -> str:
-        """The user's own script."""
+        """The user's own file."""
         return script_text(self.cluster, "torchrun")
 
     def start(self, run: SmallRun) -> Path:
@@ -396,12 +397,18 @@ def _print_plans(own: list[dict[str, Any]]) -> None:
     print(f"  plans that do not fit: {sum(one['false_plans'] for one in own)}")
 
 
+def campaign_parser(what: str | None, **numbers: int) -> argparse.ArgumentParser:
+    """Arguments of a campaign: the folder of its results, and whole numbers with their defaults."""
+    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    for name, usual in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    return parser
+
+
 def main() -> int:
     """Run, print, judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = campaign_parser(__doc__, networks=100, seed=1)
     parser.add_argument("--changed", action="store_true")
     parser.add_argument("--dense", action="store_true", help="dense layers in front of those with experts")
     parser.add_argument("--processes", type=int, default=1)

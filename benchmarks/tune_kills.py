@@ -10,7 +10,6 @@ plans are those of the undisturbed start to the last digit, and whether a traini
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
@@ -27,6 +26,7 @@ from benchmarks.second_campaign import second_script
 from benchmarks.second_cluster.cluster import second_cluster
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.standin_script import script_text
+from benchmarks.tune_campaign import campaign_parser
 from taylor.blackbox import degree_search
 from taylor.blackbox.small_runs import SEARCHABLE
 from taylor.workflows.tuning.tune import TuneOptions, tune
@@ -174,10 +174,7 @@ def kill_often(place: Path, kills: int, seed: int, second: bool) -> Killed:
 
 def main() -> int:
     """Undisturbed, then with kills."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=3)
+    parser = campaign_parser(__doc__, kills=20, seed=3)
     parser.add_argument("--second", action="store_true", help="a network of the second cluster, where a run crashes")
     args = parser.parse_args()
     done = kill_often(args.folder.resolve(), args.kills, args.seed, args.second)
