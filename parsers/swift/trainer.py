@@ -145,6 +145,10 @@ def job_in(
     notes: list[str] = []
     loss = str(fields.text("rlhf_type", default=_PAIRS)) if rlhf else ""
     tuner = _refuse_other_jobs(fields, loss)
+    if fields.has("train_type"):
+        notes.append(
+            "--train_type is read as ms-swift up to 4.0 reads it; later releases refuse it: write --tuner_type"
+        )
     if model is None:
         model, remarks = named_model(str(fields.text(MODEL)), fields.file, f"--{MODEL}", register_path)
         notes += remarks
@@ -209,7 +213,7 @@ def _refuse_other_jobs(fields: Fields, loss: str) -> str:
         raise fields.error(
             MODEL, "is missing", cure="write --model with the model's name at Hugging Face, or its folder"
         )
-    name = "tuner_type" if fields.has("tuner_type") else "train_type"
+    name = "train_type" if fields.has("train_type") else "tuner_type"
     tuner = str(fields.text(name, default="lora"))
     if tuner not in ("full", "lora"):
         why = "trains a part of the model that is not modelled"

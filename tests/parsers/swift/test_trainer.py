@@ -67,6 +67,13 @@ def test_a_plug_in_among_the_options_hides_none_of_them(tmp_path: Path) -> None:
     assert any(found.name == "--rlhf_type" and found.memory == "more" for found in config.unmodelled)
 
 
+def test_the_name_of_the_tuner_that_later_releases_refuse_is_remarked(tmp_path: Path) -> None:
+    """ms-swift v4.0.0 swift/arguments/base_args/base_args.py:73, 151-153; 3602360a swift/pipelines/base.py:36-41."""
+    old, new = read(tmp_path, "--train_type full"), read(tmp_path, "--tuner_type full")
+    assert old.rules == new.rules and set(old.notes) - set(new.notes) == {note for note in old.notes if "4.0" in note}
+    assert any("write --tuner_type" in note for note in old.notes)
+
+
 def test_pairs_are_the_default_of_rlhf(tmp_path: Path) -> None:
     assert read(tmp_path, method="rlhf").rules.pairs
 
