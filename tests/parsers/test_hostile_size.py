@@ -38,9 +38,12 @@ LEAST_S, LONGEST_S = 0.05, 20.0
 LARGEST = 2**18
 """Characters of the largest text: that of a script, above which readers refuse it."""
 
-GROWTH = 4
-MOST = 10
-"""Growth of the text, and growth of the time that is allowed: 4 is linear, 16 quadratic."""
+GROWTH = 8
+MOST = 20
+"""Growth of the text, and growth of the time that is allowed: 8 is linear, 64 quadratic.
+
+A busy machine doubles the time of either reading; both limits are further off than that.
+"""
 
 
 def config_of(folder: Path, name: str, kind: str, size: int) -> Path:
@@ -117,7 +120,7 @@ def test_the_time_to_read_a_table_grows_with_its_length_and_no_faster(tmp_path: 
         (tmp_path / name).write_text(text, encoding="utf-8")
         return lambda: read(tmp_path / name)
 
-    ratio, longest = least_growth(reading, 100, 100 * GROWTH**4)
+    ratio, longest = least_growth(reading, 50, 50 * GROWTH**3)
     assert ratio < MOST and longest < LONGEST_S
 
 
@@ -128,7 +131,7 @@ def test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_fas
         word = Word(tuple(Char(char, None) for char in piece * (size // len(piece))))
         return lambda: read_again([word])
 
-    assert least_growth(read, 12_500, 200_000)[0] < MOST
+    assert least_growth(read, 25_000, 200_000)[0] < MOST
 
 
 @pytest.mark.slow
@@ -136,7 +139,7 @@ def test_a_reader_of_quadratic_time_would_be_found():
     def read(size: int) -> Callable[[], object]:
         return lambda: sum(1 for _ in range(size) for _ in range(size))
 
-    assert least_growth(read, 1_500, 10**6)[0] > MOST
+    assert growth(read, 1_200, 10**6)[0] > MOST
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
