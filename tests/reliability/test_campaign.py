@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reliability import campaign, load
+from benchmarks.reliability import campaign, load, reading
 from benchmarks.reliability.__main__ import MINUTES, PAGE, PARTS, Run
 from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Sized, kept_figures, run_part, split
 from benchmarks.reliability.closure import closure
@@ -372,3 +372,10 @@ def test_ctrl_c_before_anything_is_read_ends_with_130_and_a_word(tmp_path):
     load.write_candidates(tmp_path, 2)
     seen = load.watch(tmp_path, 0.15)
     assert seen.code in (130, -signal.SIGINT) and "Traceback" not in seen.text
+
+
+@pytest.mark.parametrize(("read", "passed"), [(3, True), (2, False)])
+def test_a_sample_of_the_readings_holds_where_all_of_it_was_read(read, passed):
+    part = {"asked": 3, "read": read, "fields": 9, "refused": 0, "faults": []}
+    rows = reading.figures({f"{kind}-{name}-0": part for kind in ("mutants", "plans") for name in reading.LAUNCHERS})
+    assert [row.passed for row in rows] == [passed, passed]
