@@ -19,6 +19,7 @@ _ONE_STAGE = "it has no pipeline stages to plan, and it names its model by a fol
 _ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
 _NOT_TRAINING = "it trains nothing"
 _TRAINING_SCRIPT = "give the script that launches the training"
+_WHOLE_YAML = "give the YAML of the training"
 
 OTHER_TOOLS = (
     OtherFile(
@@ -75,7 +76,7 @@ OTHER_TOOLS = (
     OtherFile(
         "a setting of axolotl's remote machines",
         _NOT_TRAINING,
-        "give the YAML of the training",
+        _WHOLE_YAML,
         (("secrets", "gpu", "gpu_count"),),
         "",
         "axolotl-ai-cloud/axolotl 067b021c examples/cloud/baseten.yaml, modal.yaml",
@@ -123,7 +124,7 @@ OTHER_TOOLS = (
     OtherFile(
         "a LLaMA-Factory (v1) YAML that exports a model",
         _NOT_TRAINING,
-        "give the YAML of the training",
+        _WHOLE_YAML,
         (("model", "peft_config.export_dir"),),
         "",
         "hiyouga/LLaMA-Factory ff6d4d12 examples/v1/train_lora/export_lora.yaml",
@@ -131,7 +132,7 @@ OTHER_TOOLS = (
     OtherFile(
         "a LLaMA-Factory YAML that merges or exports a model",
         _NOT_TRAINING,
-        "give the YAML of the training",
+        _WHOLE_YAML,
         (("model_name_or_path", "export_dir"),),
         r"\bllamafactory-cli\s+export\b",
         "hiyouga/LLaMA-Factory ff6d4d12 examples/merge_lora/qwen3_full_sft.yaml",
@@ -139,7 +140,7 @@ OTHER_TOOLS = (
     OtherFile(
         "a LLaMA-Factory YAML that serves a model",
         _NOT_TRAINING,
-        "give the YAML of the training",
+        _WHOLE_YAML,
         (("model_name_or_path", "infer_backend"),),
         r"\bllamafactory-cli\s+(?:chat|webchat|api)\b",
         "hiyouga/LLaMA-Factory ff6d4d12 examples/inference/qwen3.yaml",
@@ -231,6 +232,105 @@ OTHER_TOOLS = (
         (),
         r"\bconversion/(?:convert\.sh|\w+\.py)\b",
         "NVIDIA-NeMo/Megatron-Bridge 067f987d scripts/conversion/convert.sh, examples/conversion",
+    ),
+    OtherFile(
+        "a ROLL training",
+        _ROLL_OUTS,
+        f"{_FLAGS}, the policy's",
+        (
+            ("actor_train.strategy_args",),
+            ("sft_train.strategy_args",),
+            ("student_train.strategy_args",),
+            ("student.strategy_args", "teacher"),
+        ),
+        r"\bstart_\w+_pipeline\.py\b",
+        "alibaba/ROLL 8eb27cc2 examples/start_rlvr_pipeline.py, examples/qwen2.5-7B-rlvr_megatron/rlvr_config.yaml",
+    ),
+    OtherFile(
+        "a part of a ROLL configuration",
+        "it states environments or roll-outs, and trains nothing",
+        _WHOLE_YAML,
+        (
+            ("max_actions_per_traj",),
+            ("actor_infer", "train_env_manager"),
+        ),
+        "",
+        "alibaba/ROLL 8eb27cc2 examples/config/traj_envs.yaml, "
+        "examples/qwen2.5-0.5B-agentic/agentic_rollout_sokoban.yaml",
+    ),
+    OtherFile(
+        "an AReaL training",
+        _ROLL_OUTS,
+        f"{_FLAGS}, the actor's",
+        (("actor.path", "trial_name"), ("actor.backend", "trial_name"), ("allocation_mode", "trial_name")),
+        r"\bareal\.(?:infra\.)?launcher\b|\bscheduler\.type=(?:local|ray|slurm)\b",
+        "inclusionAI/AReaL 4aef98d8 examples/math/gsm8k_grpo.yaml, examples/vlm_npu/qwen3_vl_2b_geometry3k_grpo.sh",
+    ),
+    OtherFile(
+        "an AReaL evaluation",
+        _NOT_TRAINING,
+        _WHOLE_YAML,
+        (("experiment_name", "trial_name", "rollout"),),
+        "",
+        "inclusionAI/AReaL 4aef98d8 examples/experimental/inference_service/tau2_rollout.yaml",
+    ),
+    OtherFile(
+        "an OpenRLHF training",
+        "DeepSpeed shards its parameters, without pipeline stages",
+        f"{_FLAGS} to plan it with pipeline stages",
+        (),
+        r"\bopenrlhf\.cli\.train_\w+",
+        "OpenRLHF/OpenRLHF 3c3be623 examples/scripts/train_ppo_ray_hybrid_engine.sh",
+    ),
+    OtherFile(
+        "a Slurm job of another script, which starts a training",
+        "it starts none itself",
+        "give the script that it takes in by source",
+        (),
+        r"^source\s+\S+\s+slurm\b",
+        "OpenRLHF/OpenRLHF 3c3be623 examples/scripts/train_nonrl_slurm.sh",
+        said="is",
+    ),
+    OtherFile(
+        "a server of a reward model",
+        _NOT_TRAINING,
+        _TRAINING_SCRIPT,
+        (),
+        r"\bopenrlhf\.cli\.(?:serve_rm|batch_inference|interactive_chat|lora_combiner)\b",
+        "OpenRLHF/OpenRLHF 3c3be623 examples/scripts/serve_remote_rm.sh",
+    ),
+    OtherFile(
+        "a conversion of DeepSpeed's checkpoints",
+        _NOT_TRAINING,
+        _TRAINING_SCRIPT,
+        (),
+        r"\bdeepspeed\.checkpoint\.ds_to_universal\b|\bzero_to_fp32\.py\b",
+        "OpenRLHF/OpenRLHF 3c3be623 examples/scripts/ckpt_ds_zero_to_universal.sh",
+    ),
+    OtherFile(
+        "an EasyR1 training",
+        "its options are not those of verl, of which it is a fork",
+        f"{_FLAGS} to plan it with pipeline stages",
+        (("worker.actor", "worker.rollout"),),
+        r"\bverl\.trainer\.main(?![\w.])",
+        "hiyouga/EasyR1 b44b3118 examples/config.yaml, examples/qwen2_5_7b_math_grpo.sh",
+    ),
+    OtherFile(
+        "a Kubernetes manifest",
+        _NOT_TRAINING,
+        _WHOLE_YAML,
+        (("apiVersion", "kind"),),
+        "",
+        "hiyouga/EasyR1 b44b3118 examples/android_gui_cookbook/game_docker/game-deployment.yaml; "
+        "kubernetes.io/docs/concepts/overview/working-with-objects",
+    ),
+    OtherFile(
+        "a set of environment variables",
+        "it states no training",
+        _WHOLE_YAML,
+        (("env_vars",),),
+        "",
+        "hiyouga/EasyR1 b44b3118 examples/runtime_env.yaml; inclusionAI/AReaL 4aef98d8 examples/environ_ref.yaml",
     ),
     OtherFile(
         "a server of a model",
