@@ -10,10 +10,12 @@ d98e8a64 megatron/core/transformer/transformer_config.py, megatron/training/argu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.parsers.bridge.recipes import recipe_fields
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.mindspeed import telltales
 from taylor.parsers.megatron.unmodelled import flag_table
@@ -114,6 +116,18 @@ def stated_flags(fields: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, .
 def own_table() -> FlagTable:
     """Meaning of the fields that are no flags of Megatron's."""
     return load_flag_table("taylor.parsers.bridge", "options.yaml")
+
+
+@cache
+def known_fields(section: str) -> frozenset[str]:
+    """Fields of a section that a recipe sets, a rule reads, or a row of the table explains."""
+    fields = {*RENAMED, *SWITCHED_OFF, *SPECIAL, *own_table().rows, *recipe_fields()}
+    return frozenset(field.partition(".")[2] for field in fields if field.startswith(f"{section}."))
+
+
+def is_flag(field: str) -> bool:
+    """Return whether a field has the name of one of Megatron's flags."""
+    return flag_table().find(field.replace("_", "-")) is not None
 
 
 def unread(fields: Mapping[str, Any], stated: Mapping[str, tuple[str, tuple[str, ...]]]) -> tuple[UnmodelledFlag, ...]:

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from taylor.base.files import read_text
 from taylor.parsers.bridge import container, script
 from taylor.parsers.bridge.container import BridgeContainer
 from taylor.parsers.bridge.fields import unread
@@ -106,9 +105,8 @@ class BridgeRecipe(FlagLauncher):
         return _config_of(BridgeScript.read(path, register_path))
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
-        """The device in the recipe's name."""
-        text = read_text(config.path)
-        found = re.search(r"_\d+gpu_([a-z]+\d+)_", text)
+        """The device in the recipe's name, written out or selected by the performance launcher's options."""
+        found = re.search(r"_\d+gpu_([a-z]+\d+)_", self.launch_of(config).recipe.name)
         known = _DEVICES.get(found[1]) if found else None
         return (
             _USUAL

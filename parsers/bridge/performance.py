@@ -111,11 +111,25 @@ def selection(words: Sequence[str]) -> Selection | None:
 
 
 def _flag(text: str) -> bool:
-    return text.lower() in ("true", "1", "t", "yes", "y")
+    if text.lower() not in (*_ON, *_OFF):
+        raise ValueError("write true or false")
+    return text.lower() in _ON
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"-?\d{1,12}", text):
+        raise ValueError("write a whole number")
+    return int(text)
+
+
+def _one_of(text: str, *words: str) -> str:
+    if text not in words:
+        raise ValueError(f"write {' or '.join(words)}")
+    return text
 
 
 def _numbered(field: str, **others: Any) -> Callable[[str], Values]:
-    return lambda text: {field: int(text), **others}
+    return lambda text: {field: _number(text), **others}
 
 
 def _switch(fields: Values) -> Callable[[str], Values]:
@@ -123,11 +137,11 @@ def _switch(fields: Values) -> Callable[[str], Values]:
 
 
 def _tensor(text: str) -> Values:
-    return {"model.tensor_model_parallel_size": int(text), "model.sequence_parallel": int(text) > 1}
+    return {"model.tensor_model_parallel_size": _number(text), "model.sequence_parallel": _number(text) > 1}
 
 
 def _dispatcher(text: str) -> Values:
-    if text == "None":
+    if _one_of(text, "deepep", "hybridep", "None") == "None":
         return {"model.moe_flex_dispatcher_backend": None, "model.moe_token_dispatcher_type": "alltoall"}
     return {
         "model.moe_flex_dispatcher_backend": text,
@@ -146,10 +160,12 @@ def _capacity(text: str) -> Values:
 
 
 def _offloaded(text: str) -> Values:
-    count = int(text)
+    count = _number(text)
     return {"model.cpu_offloading": True, "model.cpu_offloading_num_layers": count} if count > 0 else {}
 
 
+_ON, _OFF = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
+_GRAPH_SCOPES = ("full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 _SHARDED = {
     "ddp.use_megatron_fsdp": True,
     "ddp.data_parallel_sharding_strategy": "optim_grads_params",
@@ -186,8 +202,12 @@ _FLAT: dict[tuple[str, ...], Callable[[str], Values]] = {
     ("--num_moe_experts",): _numbered("model.num_moe_experts"),
     ("--pipeline_model_parallel_layout",): lambda text: {"model.pipeline_model_parallel_layout": text},
     ("--use_megatron_fsdp",): _switch(_SHARDED),
-    ("--cuda_graph_impl",): lambda text: {"model.cuda_graph_impl": text},
-    ("--cuda_graph_scope",): lambda text: {"model.cuda_graph_scope": text.split(",")},
+    ("--cuda_graph_impl",): lambda text: {
+        "model.cuda_graph_impl": _one_of(text, "none", "local", "transformer_engine")
+    },
+    ("--cuda_graph_scope",): lambda text: {
+        "model.cuda_graph_scope": [_one_of(part, *_GRAPH_SCOPES) for part in text.split(",")]
+    },
     ("--moe_a2a_overlap",): _switch(_OVERLAPPED),
     ("-rl", "--recompute_num_layers"): _numbered(
         "model.recompute_num_layers", **{"model.recompute_granularity": "full", "model.recompute_method": "block"}
@@ -233,13 +253,25 @@ KNOWN = SETTING | WITHOUT_EFFECT | {*_SELECTION, "-gn", "--gpus_per_node"}
 """Every option that is followed, or is known to change nothing."""
 
 
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """A command with the launcher's long options written out: its parser takes the beginning of a name for the name."""
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and name not in KNOWN:
+            begun = [known for known in KNOWN if known.startswith(name)]
+            name = begun[0] if len(begun) == 1 else name
+        found.append(f"{name}{equals}{value}")
+    return found
+
+
 def fields_of(words: Sequence[str], chosen: Selection, recipe: Recipe, file: Path) -> Values:
     """Fields that the options of the launcher set.
 
     Raises
     ------
     InputError
-        When a value is no number, or an option's effect is not stated by any text.
+        When the launcher refuses a value, or an option's effect is not stated by any text.
     """
     applied = {**_BOTH, **(_LIBRARY if chosen.library else _FLAT)}
     setters = {name: setter for names, setter in applied.items() for name in names}
@@ -254,9 +286,8 @@ def fields_of(words: Sequence[str], chosen: Selection, recipe: Recipe, file: Pat
             continue
         try:
             found |= setters[name](text)
-        except ValueError:
-            cure = "write a number"
-            raise InputError("is no whole number", file=file, field=name, value=text, cure=cure) from None
+        except ValueError as cure:
+            raise InputError("is refused by the launcher", file=file, field=name, value=text, cure=str(cure)) from None
     if "--deterministic" in words and not chosen.library:
         found |= _DETERMINISTIC
     if not chosen.library and chosen.precision == "bf16" and _is_adam(recipe):

@@ -83,6 +83,12 @@ def recipe_names() -> tuple[str, ...]:
     return (*sections["recipes"], *sections["aliases"])
 
 
+def recipe_fields() -> frozenset[str]:
+    """Every field that a recipe sets, by ``section.field``."""
+    rows = "\n".join(row for section in _lines().values() for row in section.values())
+    return frozenset(re.findall(r"\b(?:model|train|ddp|optimizer|dataset|comm_overlap|dist)\.[a-z]\w*", rows))
+
+
 def known_recipe(name: str) -> Recipe | None:
     """The recipe of a name; None where none is published under it."""
     sections = _lines()

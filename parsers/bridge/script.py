@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from taylor.base.files import read_text
 from taylor.base.shipped import SAFE_LOADER
 from taylor.parsers.bridge import performance
 from taylor.parsers.bridge.adapters import adapters_of
-from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, refuse_frozen, stated_flags
+from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, is_flag, known_fields, refuse_frozen, stated_flags
 from taylor.parsers.bridge.recipes import SOURCE, Recipe, known_recipe, nearest_names, precision
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.frozen import frozen_vision
@@ -103,10 +103,14 @@ class BridgeScript(Launch):
     def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
         self.file, self.text = script.file, script.text
         words = _command(script)
-        self.recipe = _recipe(words, script)
+        chosen = performance.selection(words)
+        if chosen is not None:
+            words = performance.spelled_out(words)
+            chosen = performance.selection(words)
+        self.recipe = _recipe(words, chosen, script)
         notes = [*script.notes, f"recipe {self.recipe.name}: {SOURCE} src/megatron/bridge/{self.recipe.source}"]
         fields = dict(self.recipe.options)
-        chosen = performance.selection(words)
+        notes += _refuse_wrong_options(words, chosen is None, self.file)
         own = _overrides(script, words, chosen, self.recipe)
         fields |= performance.benchmark_defaults(self.recipe, own) | own if chosen is None else own
         _refuse_unsettled(self.recipe, own, self.file)
@@ -241,8 +245,8 @@ def _split(words: Sequence[Word]) -> list[str]:
     return parts
 
 
-def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
-    """The recipe that a command names.
+def _recipe(words: Sequence[str], chosen: performance.Selection | None, script: ShellScript) -> Recipe:
+    """The recipe that a command names, or selects by parts.
 
     Raises
     ------
@@ -250,7 +254,6 @@ def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
         When none is published under that name, or it trains adapters that no text settles.
     """
     given = dict(performance.options(words, {"--recipe": "recipe", "--mode": "mode", "--model": "model"}))
-    chosen = performance.selection(words)
     name = given.get("recipe") or ("" if chosen is None else chosen.name)
     if not name and "model" in given:
         # scripts/training/run_recipe.py:418-420, recipe_metadata.py:209-211 (``recipe_task``).
@@ -260,12 +263,15 @@ def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
         variable = script.to_state(name)
         cure = f"give --env {variable}=NAME" if variable else "write it out"
         raise InputError("is known only when the job starts", file=script.file, field="--recipe", value=name, cure=cure)
+    if chosen is not None and not chosen.ranks.isdecimal() and chosen.ranks:
+        raise InputError("must be a whole number", file=script.file, field="-ng", value=chosen.ranks)
     recipe = known_recipe(name) if chosen is None else chosen.recipe()
     if recipe is None:
         near = nearest_names(name)
-        cure = f"did you mean {', '.join(near)}?" if near else "name a recipe of megatron.bridge.recipes"
-        cure += "; or give the ConfigContainer.yaml that logger.save_config_filepath writes"
-        raise InputError(f"is no recipe of {SOURCE}", file=script.file, field="--recipe", value=name, cure=cure)
+        cure = f"name {' or '.join(near)}" if near else "name a recipe of megatron.bridge.recipes"
+        cure += ", or give the ConfigContainer.yaml that logger.save_config_filepath writes"
+        field = "--recipe" if chosen is None else "-mr, --task, -ng, -g, -c and -cv"
+        raise InputError(f"is no recipe of {SOURCE}", file=script.file, field=field, value=name, cure=cure)
     return _with_mode(recipe, given.get("mode"), script.file)
 
 
@@ -294,7 +300,6 @@ def _overrides(
     An override wins over an option, but where the performance launcher starts one of its own recipes
     (scripts/performance/run_script.py:76-82).
     """
-    _refuse_misspelt(words, OPTIONS if chosen is None else performance.KNOWN, script.file)
     texts = [*words]
     for name in dict.fromkeys(re.findall(r"\$\{?([A-Za-z_]\w*)", " ".join(words))):
         variable = script.variables.get(name)
@@ -303,6 +308,7 @@ def _overrides(
     for text in texts:
         match = OVERRIDE.fullmatch(text)
         if match is not None:
+            _refuse_misspelt_field(match[1], script.file)
             stated[match[1]] = _value(match[2].strip("\"'"), match[1], script)
     stated = {field: value for field, value in stated.items() if value is not _OPEN}
     if chosen is None:
@@ -317,18 +323,57 @@ def _overrides(
     return own | stated if chosen.library else stated | own
 
 
-def _refuse_misspelt(words: Sequence[str], known: Collection[str], file: Path) -> None:
-    """Refuse an option that is one letter from one of the launcher's, which does not read it.
+def _refuse_wrong_options(words: Sequence[str], trains: bool, file: Path) -> list[str]:
+    """Refuse an option without its value, and one that is a letter from one of the launcher's, which takes neither.
+
+    Parameters
+    ----------
+    trains : bool
+        The command starts the training launcher, of whose options those that set a field are known.
+
+    Returns
+    -------
+    list of str
+        A sentence for each other option that the performance launcher does not have.
 
     Raises
     ------
     InputError
         With the option.
     """
-    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
-        meant = None if name in known or name in _RANKS else likely_meant(name, sorted(known))
+    known, valued = (OPTIONS, OPTIONS) if trains else (performance.KNOWN, performance.SETTING - {"--deterministic"})
+    program = next((at for at, word in enumerate(words) if word.endswith(".py")), 0)
+    unknown = []
+    for at, word in enumerate(words):
+        name = word.partition("=")[0]
+        if word in valued and at + 1 == len(words):
+            raise InputError("has no value", file=file, field=word, cure="write the value behind it, or leave it out")
+        if name in known or name in _RANKS or not re.fullmatch(r"--?[A-Za-z][\w-]*", name):
+            continue
+        meant = likely_meant(name, sorted(known))
         if meant is not None:
             raise InputError("is no option of the launcher", file=file, field=name, cure=f"did you mean {meant}?")
+        if not trains and at > program:
+            unknown.append(f"{name} is not known and is ignored: the performance launcher has no such option")
+    return unknown
+
+
+def _refuse_misspelt_field(field: str, file: Path) -> None:
+    """Refuse an override of a field that is one letter from a known one, which Bridge does not have.
+
+    Source: src/megatron/bridge/training/utils/omegaconf_utils.py:180 (``set_struct``).
+
+    Raises
+    ------
+    InputError
+        With the field.
+    """
+    section, _, name = field.partition(".")
+    known = known_fields(section)
+    meant = None if name in known or is_flag(name) else likely_meant(name, sorted(known))
+    if meant is not None:
+        cure = f"did you mean {section}.{meant}?"
+        raise InputError("is no field of the configuration", file=file, field=field, cure=cure)
 
 
 _OPEN = object()

@@ -170,7 +170,7 @@ def test_dora_is_read_from_a_section_and_by_the_mode(tmp_path: Path) -> None:
         ),
         ("qwen3_8b_sft_config --mode lora", "trains adapters that its text does not settle.*_peft_"),
         ("qwen3_8b_sft_config peft.dim=8", "peft.dim: is of a recipe that trains all weights"),
-        ("qwen3_8b_pretrain_cfg", "is no recipe.*did you mean qwen3_8b"),
+        ("qwen3_8b_pretrain_cfg", "is no recipe.*name qwen3_8b_pretrain_config"),
         ("$RECIPE", "known only when the job starts.*--env RECIPE=NAME"),
     ],
 )

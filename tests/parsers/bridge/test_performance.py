@@ -17,6 +17,7 @@ from taylor.parsers.bridge import performance
 from taylor.parsers.bridge.recipes import known_recipe, recipe_names
 from taylor.parsers.bridge.script import OPTIONS, BridgeScript
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
 
 START = "python scripts/performance/setup_experiment.py -a me -p all -m qwen3 -mr qwen3_30b_a3b -g h100"
 
@@ -110,16 +111,39 @@ def test_a_model_and_a_mode_select_the_recipe_of_the_library(tmp_path: Path, mod
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ("-ng 16 -tp two", "-tp: is no whole number"),
+        ("-ng 16 -tp two", "-tp: is refused by the launcher.*write a whole number"),
         ("-ng 16 -tp $TP", "-tp: has a value that is known only when the job starts.*--env TP=VALUE"),
         ("-ng 16 --first_k_dense_replace 3", "--first_k_dense_replace: changes which layers have experts"),
-        ("-ng 16 -cv large_scale", "is no recipe"),
+        ("-ng 16 -cv large_scale", "-cv: is no recipe"),
+        ("-ng eight", "-ng: must be a whole number"),
+        ("-ng 16 -gb", "-gb: has no value"),
+        ("-ng 16 --use_megatron_fsdp ture", "--use_megatron_fsdp: is refused.*write true or false"),
+        ("-ng 16 --cuda_graph_impl locl", "--cuda_graph_impl: is refused.*write none or local or"),
+        ("-ng 16 --cuda_graph_scope attn,mpl", "--cuda_graph_scope: is refused.*write full_iteration or"),
+        ("-ng 16 --moe_flex_dispatcher_backend deepp", "--moe_flex_dispatcher_backend: is refused.*write deepep"),
+        ("-ng 16 model.tensor_model_parallel_sise=2", "is no field.*did you mean model.tensor_model_parallel_size"),
         ("-ng 16 --global_batch_sise 64", "--global_batch_sise: is no option.*did you mean --global_batch_size"),
     ],
 )
 def test_what_an_option_leaves_open_is_refused_by_its_name(tmp_path: Path, options: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         read_config(job(tmp_path, options))
+
+
+def test_the_beginning_of_a_long_option_is_the_option_and_an_unknown_one_is_named(tmp_path: Path) -> None:
+    """argparse takes it so: scripts/performance/argument_parser.py:166-169 does not switch it off."""
+    launch = BridgeScript.read(job(tmp_path, "-ng 16 --tensor_model_parallel 2 -tpp 4"))
+    assert launch.fields["model.tensor_model_parallel_size"] == 2
+    assert [note for note in launch.notes if "no such option" in note] == [
+        "-tpp is not known and is ignored: the performance launcher has no such option"
+    ]
+
+
+def test_the_device_is_that_of_the_selected_recipe(tmp_path: Path) -> None:
+    path = job(tmp_path, "-ng 8")
+    path.write_text(path.read_text(encoding="utf-8").replace("h100", "gb300"), encoding="utf-8")
+    config = read_config(path)
+    assert launcher_of(config).usual_device_of(config).name == "gb300-nvl72"
 
 
 def test_a_recipe_s_name_may_be_written_in_capitals(tmp_path: Path) -> None:
