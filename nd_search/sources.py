@@ -131,7 +131,8 @@ SOURCES = {
         "mindspeed/features_manager/context_parallel/ulysses_context_parallel.py:30); PaddleNLP "
         "(paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:864; "
         "MindFormers master mindformers/parallel_core/training_graph/transformer/attention.py:171 (core models); "
-        "verl b178a3cd verl/models/transformers/monkey_patch.py:333"
+        "verl b178a3cd verl/models/transformers/monkey_patch.py:333; "
+        "ROLL 8eb27cc2 roll/distributed/strategy/fsdp2_strategy.py:924"
     ),
     "kv-groups-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255 (1.0.0 to 2.3.0); with --cp-comm-type a2a "
@@ -202,7 +203,10 @@ SOURCES = {
     "micro-batches-in-even-rounds": (
         "torch 2.13 torch/distributed/pipelining/schedules.py:2937 (2.6 to 2.13; torchtitan 0.1 to main)"
     ),
-    "kv-groups-or-copies-by-ulysses": "verl b178a3cd verl/models/transformers/monkey_patch.py:336",
+    "kv-groups-or-copies-by-ulysses": (
+        "verl b178a3cd verl/models/transformers/monkey_patch.py:336; "
+        "ROLL 8eb27cc2 roll/distributed/strategy/fsdp2_strategy.py:927"
+    ),
     "ep-is-shard": "OLMo-core fa6c5014 src/olmo_core/distributed/parallel/__init__.py:189-223",
     "tokens-by-tp": (
         "nanotron 2411b022 src/nanotron/parallel/tensor_parallel/distributed_differentiable_primitives.py:106"

@@ -235,16 +235,11 @@ OTHER_TOOLS = (
     ),
     OtherFile(
         "a ROLL training",
-        _ROLL_OUTS,
-        f"{_FLAGS}, the policy's",
-        (
-            ("actor_train.strategy_args",),
-            ("sft_train.strategy_args",),
-            ("student_train.strategy_args",),
-            ("student.strategy_args", "teacher"),
-        ),
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
+        (),
         r"\bstart_\w+_pipeline\.py\b",
-        "alibaba/ROLL 8eb27cc2 examples/start_rlvr_pipeline.py, examples/qwen2.5-7B-rlvr_megatron/rlvr_config.yaml",
+        "alibaba/ROLL 8eb27cc2 examples/start_rlvr_pipeline.py, examples/qwen2.5-7B-rlvr_megatron",
     ),
     OtherFile(
         "a part of a ROLL configuration",
@@ -308,12 +303,12 @@ OTHER_TOOLS = (
         "OpenRLHF/OpenRLHF 3c3be623 examples/scripts/ckpt_ds_zero_to_universal.sh",
     ),
     OtherFile(
-        "an EasyR1 training",
-        "its options are not those of verl, of which it is a fork",
-        f"{_FLAGS} to plan it with pipeline stages",
+        "an EasyR1 YAML",
+        "it states a part of the options, and the script that names it the rest",
+        "give the script that starts verl.trainer.main with it",
         (("worker.actor", "worker.rollout"),),
-        r"\bverl\.trainer\.main(?![\w.])",
-        "hiyouga/EasyR1 b44b3118 examples/config.yaml, examples/qwen2_5_7b_math_grpo.sh",
+        "",
+        "hiyouga/EasyR1 b44b311b examples/config.yaml",
     ),
     OtherFile(
         "a Kubernetes manifest",
@@ -321,7 +316,7 @@ OTHER_TOOLS = (
         _WHOLE_YAML,
         (("apiVersion", "kind"),),
         "",
-        "hiyouga/EasyR1 b44b3118 examples/android_gui_cookbook/game_docker/game-deployment.yaml; "
+        "hiyouga/EasyR1 b44b311b examples/android_gui_cookbook/game_docker/game-deployment.yaml; "
         "kubernetes.io/docs/concepts/overview/working-with-objects",
     ),
     OtherFile(
@@ -330,7 +325,7 @@ OTHER_TOOLS = (
         _WHOLE_YAML,
         (("env_vars",),),
         "",
-        "hiyouga/EasyR1 b44b3118 examples/runtime_env.yaml; inclusionAI/AReaL 4aef98d8 examples/environ_ref.yaml",
+        "hiyouga/EasyR1 b44b311b examples/runtime_env.yaml; inclusionAI/AReaL 4aef98d8 examples/environ_ref.yaml",
     ),
     OtherFile(
         "a server of a model",

@@ -47,6 +47,8 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
     Late("verl.launcher:VerlSharded", "verl-fsdp", (".sh",), r"actor_rollout_ref|\bverl\b"),
     Late("nemo_rl.launcher:NemoRl", "nemo_rl", YAML, r"^(policy|defaults)\s*:"),
     Late("nemo_rl.launcher:NemoRlSharded", "nemo_rl-dtensor", YAML, r"^(policy|defaults)\s*:"),
+    Late("roll.launcher:Roll", "roll", YAML, r"^(actor_train|sft_train|student_train|student)\s*:"),
+    Late("roll.launcher:RollSharded", "roll-fsdp2", YAML, r"^(actor_train|sft_train|student_train|student)\s*:"),
     Late("llamafactory.launcher:LlamaFactory", "llamafactory", YAML, r"^(model_name_or_path\s*:|model\s*:[ \t]*\S)"),
     Late("axolotl.launcher:Axolotl", "axolotl", YAML, r"^base_model\s*:"),
     Late(

@@ -142,10 +142,11 @@ NEMO_DTENSOR = replace(
     estimated_as=TORCHTITAN.name,
     legality=("kv-groups-by-tp", "context-without-sequence-parallel"),
 )
-"""A policy that verl or NeMo RL trains on parameters that torch shards: torchtitan's rules of memory and time, which
-files name as not modelled (`parsers.policy.sharded.MODEL_CODE`), and start-up checks of their own."""
+ROLL_FSDP = replace(VERL_FSDP, name="roll-fsdp2", repositories=("ROLL",))
+"""A policy that verl, NeMo RL or ROLL trains on parameters that torch shards: torchtitan's rules of memory and time,
+which files name as not modelled (`parsers.policy.sharded.MODEL_CODE`), and start-up checks of their own."""
 
-TRAINERS = (TRANSFORMERS, DEEPSPEED, GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR)
+TRAINERS = (TRANSFORMERS, DEEPSPEED, GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, ROLL_FSDP)
 
 ALL_FRAMEWORKS = {**FRAMEWORKS, **{each.name: each for each in TRAINERS}}
 """Every framework by its name."""

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
-from taylor.parsers.nested_keys import leaves
+from taylor.parsers.policy.interpolated import MISSING, interpolated
 from taylor.parsers.policy.options import Options, option
 from taylor.parsers.text.flags import Flag
-from taylor.parsers.text.shell_words import Char, Word
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 
-DEFAULTS, OVERRIDE, MISSING = "defaults", "_override_", "???"
+DEFAULTS, OVERRIDE = "defaults", "_override_"
 TELLTALE = re.compile(
     r"^policy\s*:[^\n]*\n(?:[^\n]*\n){0,400}?[ \t]+(?:megatron_cfg|dtensor_cfg|train_global_batch_size"
     r"|max_total_sequence_length)\s*:"
@@ -31,9 +30,8 @@ TELLTALE = re.compile(
 INHERITS = re.compile(r"^defaults\s*:(?:[^\n]*|\s*\n\s*-[^\n]*)\.ya?ml\b", re.MULTILINE)
 """Found in every YAML that inherits another."""
 _ROLL_OUTS = "policy.generation."
-_MOST_FILES, _MOST_STEPS, _LONGEST = 32, 40, 2000
-"""Files that one inherits, interpolations in one value, characters of a value."""
-_INNER = re.compile(r"\$\{([^${}]*)\}")
+_MOST_FILES = 32
+"""Files that one inherits."""
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
 
 
@@ -80,13 +78,7 @@ class RlExperiment:
 
     def options(self) -> Options:
         """Every option with its interpolations resolved; what they leave open is marked as unknown."""
-        texts = dict(leaves(self.data))
-        flags = []
-        for name, text in texts.items():
-            known = _resolved(name, text, texts) if "${" in text else text
-            unknown = known is None or known == MISSING
-            shown = text if known is None else known
-            flags.append(option(name, Word(tuple(Char(char, None, unknown=unknown) for char in shown))))
+        flags = interpolated(self.data, _computed)
         if self.of_values:
             return Options(self.file, _in_place_of_policy(flags), place=_place_of_values)
         return Options(self.file, flags, place="{}".format)
@@ -170,31 +162,7 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any], *, top: bool = True
     return merged
 
 
-def _resolved(name: str, text: str, texts: Mapping[str, str]) -> str | None:
-    """A text with its interpolations; None where one is none that is known here."""
-    for _ in range(_MOST_STEPS):
-        match = _INNER.search(text)
-        if match is None:
-            return text
-        value = _value(name, match[1].strip(), texts)
-        if value is None or len(text) + len(value) > _LONGEST:
-            return None
-        text = text[: match.start()] + value + text[match.end() :]
-    return None
-
-
-def _value(name: str, inside: str, texts: Mapping[str, str]) -> str | None:
-    function, colon, rest = inside.partition(":")
-    if colon:
-        return _computed(function, [part.strip() for part in rest.split(",")])
-    if inside.startswith("."):
-        dots = len(inside) - len(inside.lstrip("."))
-        above = name.split(".")[:-dots]
-        inside = ".".join([*above, inside[dots:]])
-    return None if inside == name else texts.get(inside)
-
-
-def _computed(function: str, parts: list[str]) -> str | None:
+def _computed(function: str, parts: Sequence[str]) -> str | None:
     """The resolvers that NeMo RL registers (nemo_rl/utils/config.py)."""
     if len(parts) != 2 or not all(map(_NUMBER.fullmatch, parts)):
         return None

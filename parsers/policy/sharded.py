@@ -76,6 +76,8 @@ class ShardedJob:
         As `TrainingRules.frozen`.
     mlp_tiles : int
         As `TrainingRules.mlp_tiles`.
+    moments_bytes : int or None
+        As `OptimizerStates.moments_bytes`; None: those of torch's AdamW, two of the stored type.
     open_note : str
         The sentence that says where an assumed world size comes from; empty where the file states it.
     """
@@ -105,6 +107,7 @@ class ShardedJob:
     adapters: Adapters | None = None
     frozen: tuple[str, ...] = ()
     mlp_tiles: int = 0
+    moments_bytes: int | None = None
     open_note: str = ""
 
     @property
@@ -165,8 +168,9 @@ def _rules(job: ShardedJob) -> TrainingRules:
     half = job.stored_bytes < 4
     sharded = job.shards > 1
     # Parameters in 16 bits are updated as they are, with moments and gradients of their type (torch.optim.AdamW).
-    states = OptimizerStates(2, 0, 4, reduced_bytes=job.reduced_bytes) if half else OptimizerStates(
-        reduced_bytes=None if job.reduced_bytes == 4 else job.reduced_bytes
+    moments = job.moments_bytes
+    states = OptimizerStates(2, 0, moments or 4, reduced_bytes=job.reduced_bytes) if half else OptimizerStates(
+        moments_bytes=moments, reduced_bytes=None if job.reduced_bytes == 4 else job.reduced_bytes
     )  # fmt: skip
     return TrainingRules(
         framework=job.framework,

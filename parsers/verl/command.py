@@ -21,6 +21,7 @@ from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.verl.programs import (
     CONFIGS,
     CRITIC,
+    EASY_R1,
     FORMER_CRITIC_SHARDING,
     FSDP,
     MEGATRON,
@@ -77,8 +78,8 @@ class VerlCommand:
             if match is not None:
                 stated[match[2]] = word
                 values[match[2]] = option(match[2], unquoted_word(word.part(match.end())))
+        base, notes = _of_fork(script, values) if program is EASY_R1 else _configured(script, command.words)
         given = {**_launched(command.words, program, values), **values}
-        base, notes = _configured(script, command.words)
         flags = [*(each for name, each in base.items() if name not in given), *given.values()]
         kept = [each for each in flags if each.values[0].text.strip().lower() not in NOTHING]
         start = Start((), (), script.text, other_tool=True, to_state=script.to_state)
@@ -209,7 +210,7 @@ def _command(script: ShellScript) -> tuple[Command, Program]:
         if texts and texts[0] not in ("echo", "printf") and (program := program_of(texts)) is not None:
             found.append((sum(_OVERRIDE.match(text) is not None for text in texts), command, program))
     if not found:
-        cure = "give the script that starts verl.trainer.main_ppo, sft_trainer or fsdp_sft_trainer"
+        cure = "give the script that starts verl.trainer.main_ppo, sft_trainer, fsdp_sft_trainer or EasyR1's main"
         raise InputError("starts no training: no command starts a trainer of verl", file=script.file, cure=cure)
     _, command, program = max(found, key=lambda each: each[0])
     return command, program
@@ -265,6 +266,22 @@ def _configured(script: ShellScript, words: Sequence[Word]) -> tuple[dict[str, F
     own = {key: part for key, part in source.data.items() if key not in ("defaults", "hydra")}
     base |= {key: option(key, text) for key, text in leaves(own) if "${" not in text}
     return base, [f"options of {path.name} stand behind those of the command"]
+
+
+def _of_fork(script: ShellScript, values: dict[str, Flag]) -> tuple[dict[str, Flag], list[str]]:
+    """Options of the YAML that EasyR1 takes by ``config=`` (hiyouga/EasyR1 b44b311b verl/trainer/main.py)."""
+    stated = values.pop("config", None)
+    if stated is None:
+        return {}, []
+    written = stated.values[0].text
+    folder, _, name = written.rpartition("/")
+    path = _file(script.file, folder, name.removesuffix(".yaml"))
+    if path is None:
+        cure = "give the script inside its checkout"
+        problem = "names a YAML that is not found"
+        raise InputError(problem, file=script.file, field="config", value=written, cure=cure)
+    found = {key: option(key, text) for key, text in leaves(YamlSource.read(path).data) if "${" not in text}
+    return found, [f"options of {path.name} stand behind those of the command"]
 
 
 def _kind(kind: str | None) -> dict[str, Flag]:

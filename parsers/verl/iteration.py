@@ -48,6 +48,9 @@ def iteration_of(start: VerlStart, config: TrainingConfig) -> RlIteration:
         When the program rolls nothing out, or a value is wrong.
     """
     options, program = start.options, start.program
+    if not program.states_iteration:
+        cure = "evaluate its training with taylor solve -evaluate y"
+        raise options.error(program.samples, "is of EasyR1, whose roll-outs are not read", cure=cure)
     if not program.rolls_out:
         cure = "evaluate its training with taylor solve -evaluate y"
         raise options.error(program.samples, f"is of {program.title}, which has no roll-outs", cure=cure)

@@ -33,7 +33,7 @@ from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.command import VerlCommand
-from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
+from taylor.parsers.verl.programs import EASY_R1, MEGATRON, SHARDED, VEOMNI, Program
 from taylor.register import frameworks
 from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, MEGATRON_TARGETS, ROUTERS, Adapters
 from taylor.register.model import ModelSpec
@@ -69,7 +69,8 @@ class VerlStart:
         self.program: Program = self.command.program
         self.options: Options = self.command.options
         self.notes = [*script.notes, *self.command.notes]
-        self.notes.append(TRAINING_HALF if self.program.rolls_out else "the training step alone is predicted")
+        priced = self.program.rolls_out and self.program.states_iteration
+        self.notes.append(TRAINING_HALF if priced else "the training step alone is predicted")
         self.kind = str(self.options.text(self.program.strategy, default="fsdp")).lower()
         self._refuse()
         self.model = model if model is not None else self._named(register_path)
@@ -113,8 +114,10 @@ class VerlStart:
             )
             kind = str(self.options.text(self.kind_key, default="lora"))
             return bridge_dora(found, self.file, f"{place}.dropout") if kind == "dora" else found
-        targets = f"{self.program.model[0].rpartition('.')[0]}.target_modules"
-        stored = float(_bytes(self.options, f"{self.program.sharding}model_dtype"))
+        targets = self.program.targets or f"{self.program.model[0].rpartition('.')[0]}.target_modules"
+        stored = float(_bytes(self.options, self.program.of_sharding("model_dtype")))
+        if self.program is EASY_R1:
+            stored = 2.0  # hiyouga/EasyR1 b44b311b verl/workers/fsdp_workers.py:254: what is frozen is cast to bf16.
         return adapters_of(
             self.options,
             rank=rank,
@@ -188,8 +191,7 @@ class VerlStart:
         if self.kind == MEGATRON:
             routers = self.options.is_on(f"{place}.override_config.moe_config.freeze_moe_router")
             return (ROUTERS,) if routers and self.model.moe is not None else ()
-        switch = f"{place if self.program.is_critic else 'actor_rollout_ref.actor'}.freeze_vision_tower"
-        return frozen_vision(self.model, self.notes, freezes=self.options.is_on(switch))
+        return frozen_vision(self.model, self.notes, freezes=self.options.is_on(self.program.frozen_vision))
 
     # ---- sizes -----------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ class VerlStart:
     @property
     def answers(self) -> int:
         """Samples that come of one prompt (verl b178a3cd verl/workers/megatron_workers.py:354)."""
-        return int(self.options.integer("actor_rollout_ref.rollout.n")) if self.program.rolls_out else 1
+        return int(self.options.integer(self.program.answers)) if self.program.rolls_out else 1
 
     def samples(self) -> int:
         """Samples of one step of the optimizer."""
@@ -373,10 +375,10 @@ def sharded_job(start: VerlStart) -> ShardedJob:
     elif ranks.assumed(PER_NODE, NODES):
         note = f"a world size of {world:,} is assumed, by the default of a variable that the script leaves open"
     replicas = max(1, world // context)
-    prefix = program.sharding
-    shards = int(options.integer(f"{prefix}fsdp_size", low=-1))
-    reduced = options.text(f"{prefix}mixed_precision.reduce_dtype", default="fp32")
-    computed = options.text(f"{prefix}mixed_precision.param_dtype", default=options.text(f"{prefix}dtype"))
+    of = program.of_sharding
+    shards = int(options.integer(of("fsdp_size"), low=-1))
+    reduced = options.text(of("mixed_precision.reduce_dtype"), default="fp32")
+    computed = options.text(of("mixed_precision.param_dtype"), default=options.text(of("dtype")))
     return ShardedJob(
         start.file,
         SHARDED_NAME,
@@ -390,16 +392,27 @@ def sharded_job(start: VerlStart) -> ShardedJob:
         shards=world if shards < 0 or shards >= world else shards,
         recomputed=options.is_on(program.checkpoints),
         inputs_on_host=options.is_on(_offloading(program)),
-        stored_bytes=_bytes(options, f"{prefix}model_dtype"),
+        stored_bytes=_bytes(options, of("model_dtype")),
         compute_bytes=_TYPES.get(str(computed), 2),
         reduced_bytes=_TYPES.get(str(reduced), 4),
-        stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
+        stay_gathered=not options.is_on(of("reshard_after_forward"), default=True),
+        moments_bytes=_moments(options, program),
         adapters=start.adapters(),
         frozen=start.frozen(),
         mlp_tiles=_mlp_tiles(options, f"{program.model[0].rpartition('.')[0]}.tiled_mlp."),
         loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,
     )
+
+
+def _moments(options: Options, program: Program) -> int | None:
+    """Bytes of an optimizer's states that are no copy of the weights; None: those of torch's AdamW.
+
+    EasyR1's ``adamw_bf16`` keeps two moments and a compensation in bf16 (hiyouga/EasyR1 b44b311b
+    verl/utils/torch_functional.py:258-269, 352-361).
+    """
+    narrow = program is EASY_R1 and options.text(f"{program.optimizer}strategy", default="adamw") == "adamw_bf16"
+    return 6 if narrow else None
 
 
 def _mlp_tiles(options: Options, place: str) -> int:

@@ -33,7 +33,9 @@ from taylor.parsers.verl.job import (
 from taylor.parsers.verl.start_rules import start_rules_of
 from taylor.pipeline.plan import FULL, PipelinePlan
 
-TELLTALE = re.compile(r"^[^#\n]*(?:\bactor_rollout_ref\.|\bverl\.trainer\.(?:fsdp_)?sft_trainer)", re.M)
+TELLTALE = re.compile(
+    r"^[^#\n]*(?:\bactor_rollout_ref\.|\bverl\.trainer\.(?:(?:fsdp_)?sft_trainer|main(?![\w.])))", re.M
+)
 _USUAL = UsualDevice("h100-80g", "verl files")
 _NO_DRYRUN = NoDryrun("is started by verl beside its roll-outs, which no dry-run has", cure="take the estimate")
 
@@ -106,7 +108,9 @@ class VerlSharded(OneStage):
     title = "verl script of FSDP"
     suffixes = (".sh",)
     telltale = TELLTALE
-    plan_keys = frozenset({"enable_gradient_checkpointing", "ppo_mini_batch_size", "train_batch_size"})
+    plan_keys = frozenset(
+        {"enable_gradient_checkpointing", "ppo_mini_batch_size", "train_batch_size", "global_batch_size"}
+    )
     usual_device = _USUAL
     no_dryrun = _NO_DRYRUN
     has_own_marks = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 MEGATRON, FSDP, FSDP2, VEOMNI = "megatron", "fsdp", "fsdp2", "veomni"
 SHARDED = (FSDP, FSDP2)
@@ -46,6 +46,16 @@ class Program:
         The program's own values where nothing is stated, by key.
     validates : bool
         It calls ``validate_config``, which checks the batch against the ranks.
+    answers : str
+        Key of the samples that come of one prompt; empty where nothing is rolled out.
+    frozen_vision : str
+        Key of the switch that freezes a vision part on FSDP.
+    targets : str
+        Key of the modules that adapters lie beside on FSDP.
+    types : mapping of str to str
+        Names of FSDP's options that this program writes otherwise, by verl's.
+    states_iteration : bool
+        `parsers.verl.iteration` knows its options of roll-outs.
     """
 
     pattern: str
@@ -65,11 +75,20 @@ class Program:
     adapters: tuple[str, ...]
     defaults: Mapping[str, str]
     validates: bool = False
+    answers: str = ""
+    frozen_vision: str = "actor_rollout_ref.actor.freeze_vision_tower"
+    targets: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
+    states_iteration: bool = True
 
     @property
     def rolls_out(self) -> bool:
         """Its samples are prompts with several answers each."""
-        return self.engine.startswith(("actor_rollout_ref.", "critic."))
+        return bool(self.answers)
+
+    def of_sharding(self, name: str) -> str:
+        """The key of an option of FSDP, by verl's name for it."""
+        return f"{self.sharding}{self.types.get(name, name)}"
 
     @property
     def is_critic(self) -> bool:
@@ -128,6 +147,7 @@ PPO = Program(
         "data.max_response_length": "512",
     },
     validates=True,
+    answers="actor_rollout_ref.rollout.n",
 )
 """Sources of the defaults, verl b178a3cd: verl/trainer/config/actor/actor.yaml:22-44, actor/dp_actor.yaml:27,
 data/legacy_data.yaml, rollout/rollout.yaml, model/hf_model.yaml, ppo_trainer.yaml (``trainer``); of the programs that
@@ -167,6 +187,7 @@ CRITIC = replace(
         "critic.model.enable_gradient_checkpointing": "true",
     },
     validates=False,
+    frozen_vision="critic.model.freeze_vision_tower",
 )
 """The critic that a program trains beside the policy. Sources: verl 1dda039b verl/trainer/config/critic/critic.yaml,
 dp_critic.yaml, megatron_critic.yaml; of its kind of trainer, that of the policy: ppo_trainer.yaml:30."""
@@ -238,7 +259,57 @@ FSDP_SFT = Program(
 """Sources: verl b178a3cd verl/trainer/config/sft_trainer.yaml:4-75; ``data.micro_batch_size`` is read nowhere in
 verl/trainer/fsdp_sft_trainer.py."""
 
-PROGRAMS = (FSDP_SFT, SFT, PPO, FURTHER_PPO)
+_EASY = "worker.actor."
+EASY_R1 = replace(
+    PPO,
+    pattern=r"verl\.trainer\.main",
+    model=(f"{_EASY}model.model_path",),
+    engine="",
+    sharding=f"{_EASY}fsdp.",
+    optimizer=f"{_EASY}optim.",
+    ulysses=(f"{_EASY}ulysses_size",),
+    strategy=f"{_EASY}strategy",
+    checkpoints=f"{_EASY}model.enable_gradient_checkpointing",
+    samples=f"{_EASY}global_batch_size",
+    micro_batch=f"{_EASY}micro_batch_size_per_device_for_update",
+    dynamic="",
+    tokens="",
+    former_micro_batch="",
+    adapters=(f"{_EASY}model.lora.rank",),
+    defaults={
+        **_RANKS,
+        f"{_EASY}strategy": FSDP,
+        f"{_EASY}global_batch_size": "256",
+        f"{_EASY}micro_batch_size_per_device_for_update": "4",
+        f"{_EASY}model.enable_gradient_checkpointing": "true",
+        f"{_EASY}fsdp.torch_dtype": "fp32",
+        f"{_EASY}fsdp.mp_param_dtype": "bf16",
+        f"{_EASY}fsdp.mp_reduce_dtype": "fp32",
+        f"{_EASY}fsdp.fsdp_size": "-1",
+        f"{_EASY}fsdp.enable_full_shard": "true",
+        "worker.rollout.n": "1",
+        "data.max_prompt_length": "512",
+        "data.max_response_length": "512",
+    },
+    validates=False,
+    answers="worker.rollout.n",
+    frozen_vision=f"{_EASY}model.freeze_vision_tower",
+    targets=f"{_EASY}model.lora.target_modules",
+    types={
+        "model_dtype": "torch_dtype",
+        "dtype": "mp_param_dtype",
+        "mixed_precision.param_dtype": "mp_param_dtype",
+        "mixed_precision.reduce_dtype": "mp_reduce_dtype",
+        "reshard_after_forward": "enable_full_shard",
+    },
+    states_iteration=False,
+)
+"""EasyR1, a fork of verl. Sources: hiyouga/EasyR1 b44b311b verl/workers/actor/config.py:24-136 (names and defaults),
+verl/workers/fsdp_workers.py:118-160 (meshes, batch), 199 (fp32 weights without a type),
+verl/workers/actor/dp_actor.py:242 (a packed micro-batch has the tokens of as many of the longest as are stated),
+verl/trainer/config.py:45-111."""
+
+PROGRAMS = (FSDP_SFT, SFT, PPO, FURTHER_PPO, EASY_R1)
 CONFIGS = {"ppo_trainer": FSDP, "ppo_megatron_trainer": MEGATRON}
 """Kinds of trainer of verl's own configurations (verl/trainer/config), by their name."""
 

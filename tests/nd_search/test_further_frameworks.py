@@ -10,7 +10,16 @@ from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import judge, select_rules
 from taylor.parsers.olmo.read import SCHEDULES
 from taylor.register.model import ModelSpec, MoeSpec
-from taylor.register.trainers import DEEPSPEED, GPT_NEOX, NANOTRON, NEMO_DTENSOR, OLMO_CORE, TRANSFORMERS, VERL_FSDP
+from taylor.register.trainers import (
+    DEEPSPEED,
+    GPT_NEOX,
+    NANOTRON,
+    NEMO_DTENSOR,
+    OLMO_CORE,
+    ROLL_FSDP,
+    TRANSFORMERS,
+    VERL_FSDP,
+)
 from tests.nd_search_cases import DEVICE, job
 
 DENSE = ModelSpec("tiny", 8, 1024, 16, 4, 64, 4096, 32000)
@@ -77,7 +86,7 @@ def test_a_rule_s_source_names_the_framework_s_own_checks() -> None:
     from taylor.nd_search.legality import LEGALITY_RULES
 
     by_name = {rule.name: rule for rule in LEGALITY_RULES}
-    for framework in (GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, TRANSFORMERS, DEEPSPEED):
+    for framework in (GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, ROLL_FSDP, TRANSFORMERS, DEEPSPEED):
         for name in framework.legality:
             own = framework.own_checks(by_name[name].source)
             assert own.startswith(framework.repositories), (framework, name)

@@ -29,6 +29,8 @@ from tests.parsers.nemo_rl.files import MEGATRON as NEMO_RL
 from tests.parsers.nemo_rl.files import SHARDED as NEMO_RL_SHARDED
 from tests.parsers.primus.files import MERGED as PRIMUS
 from tests.parsers.primus.files import TITAN_MERGED as PRIMUS_TITAN
+from tests.parsers.roll.files import MEGATRON as ROLL
+from tests.parsers.roll.files import SHARDED as ROLL_SHARDED
 from tests.parsers.swift.files import SWIFT
 from tests.parsers.torchtitan.test_files import BASE as TOML
 from tests.parsers.verl.files import MEGATRON as VERL
@@ -58,6 +60,8 @@ NEEDS_DEVICES = (
     "primus",
     "primus-bridge",
     "primus-torchtitan",
+    "roll",
+    "roll-fsdp2",
     "slime",
     "swift",
     "swift-trainer",
@@ -69,7 +73,7 @@ NEEDS_DEVICES = (
     "verl-fsdp",
 )
 """Launchers that start nothing without devices."""
-ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor")
+ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor", "roll-fsdp2")
 """Launchers whose files know no pipeline."""
 TOY_FILE = """\
 # What the toy launcher starts.
@@ -111,6 +115,8 @@ FURTHER = {
     "verl_fsdp.sh": VERL_SHARDED,
     "nemo_rl.yaml": NEMO_RL,
     "nemo_rl_dtensor.yaml": NEMO_RL_SHARDED,
+    "roll.yaml": ROLL,
+    "roll_fsdp2.yaml": ROLL_SHARDED,
     "bridge.yaml": BRIDGE,
     "nanotron.yaml": NANOTRON,
 }

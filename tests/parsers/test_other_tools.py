@@ -18,11 +18,10 @@ FILES = {
     "merges or exports": "model_name_or_path: a/b\nexport_dir: out\n",
     "serves a model": "model_name_or_path: a/b\ninfer_backend: vllm\n",
     "OLMo-core": "train_module:\n  dp_config: {name: hsdp}\n",
-    "a ROLL training": "pretrain: a/b\nactor_train:\n  strategy_args: {strategy_name: megatron_train}\n",
     "a part of a ROLL configuration": "max_actions_per_traj: 10\nenv_manager_cls: roll.TrajEnvManager\n",
     "an AReaL training": "trial_name: t\nactor: {path: a/b, backend: 'fsdp:d8p1t1'}\n",
     "an AReaL evaluation": "experiment_name: e\ntrial_name: t\nrollout: {backend: 'sglang:d2'}\n",
-    "an EasyR1 training": "worker: {actor: {ulysses_size: 1}, rollout: {n: 5}}\n",
+    "an EasyR1 YAML": "worker: {actor: {ulysses_size: 1}, rollout: {n: 5}}\n",
     "a Kubernetes manifest": "apiVersion: v1\nkind: Service\n",
     "a set of environment variables": "env_vars: {NCCL_DEBUG: WARN}\n",
     "MaxText": "base_emb_dim: 2048\nbase_num_decoder_layers: 16\nici_fsdp_parallelism: -1\n",
@@ -42,7 +41,6 @@ COMMANDS = {
     "server of a reward model": "python -m openrlhf.cli.serve_rm --reward.model_name_or_path a",
     "conversion of DeepSpeed's": "python -m deepspeed.checkpoint.ds_to_universal --input_folder a",
     "a Slurm job of another script": "source ./${training_script} slurm",
-    "an EasyR1 training": "python3 -m verl.trainer.main config=examples/config.yaml",
     "server of a model": "vllm serve a --tensor-parallel-size 8",
 }
 
