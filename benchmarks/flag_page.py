@@ -24,6 +24,7 @@ TABLES = (
     ("taylor.parsers.verl", "options.yaml", ""),
     ("taylor.parsers.nemo_rl", "options.yaml", ""),
     ("taylor.parsers.roll", "options.yaml", ""),
+    ("taylor.parsers.areal", "options.yaml", ""),
     ("taylor.parsers.pai", "flags.yaml", "--"),
     ("taylor.parsers.bridge", "options.yaml", ""),
     ("taylor.parsers.mlperf", "variables.yaml", ""),

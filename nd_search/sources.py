@@ -27,7 +27,8 @@ SOURCES = {
         "gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py:1146; nanotron 2411b022 "
         "src/nanotron/models/llama.py:352, src/nanotron/config/config.py:542; Automodel 36044ad3 "
         "nemo_automodel/components/distributed/parallelizer.py:1623, 1694; transformers v4.57.1 "
-        "src/transformers/models/llama/modeling_llama.py:237 (whole heads of the columns that tp leaves)"
+        "src/transformers/models/llama/modeling_llama.py:237 (whole heads of the columns that tp leaves); "
+        "AReaL 4aef98d8 areal/engine/fsdp_utils/parallel.py:241"
     ),
     "kv-groups-or-copies": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:939 (0.16 to 0.19; until "
@@ -132,7 +133,8 @@ SOURCES = {
         "(paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:864; "
         "MindFormers master mindformers/parallel_core/training_graph/transformer/attention.py:171 (core models); "
         "verl b178a3cd verl/models/transformers/monkey_patch.py:333; "
-        "ROLL 8eb27cc2 roll/distributed/strategy/fsdp2_strategy.py:924"
+        "ROLL 8eb27cc2 roll/distributed/strategy/fsdp2_strategy.py:924; "
+        "AReaL 4aef98d8 areal/models/transformers/ulyssess_patch.py:165"
     ),
     "kv-groups-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255 (1.0.0 to 2.3.0); with --cp-comm-type a2a "
@@ -205,7 +207,8 @@ SOURCES = {
     ),
     "kv-groups-or-copies-by-ulysses": (
         "verl b178a3cd verl/models/transformers/monkey_patch.py:336; "
-        "ROLL 8eb27cc2 roll/distributed/strategy/fsdp2_strategy.py:927"
+        "ROLL 8eb27cc2 roll/distributed/strategy/fsdp2_strategy.py:927; "
+        "AReaL 4aef98d8 areal/models/transformers/ulyssess_patch.py:170"
     ),
     "ep-is-shard": "OLMo-core fa6c5014 src/olmo_core/distributed/parallel/__init__.py:189-223",
     "tokens-by-tp": (

@@ -255,9 +255,9 @@ OTHER_TOOLS = (
     ),
     OtherFile(
         "an AReaL training",
-        _ROLL_OUTS,
-        f"{_FLAGS}, the actor's",
-        (("actor.path", "trial_name"), ("actor.backend", "trial_name"), ("allocation_mode", "trial_name")),
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path), and write what the command overrides into it",
+        (),
         r"\bareal\.(?:infra\.)?launcher\b|\bscheduler\.type=(?:local|ray|slurm)\b",
         "inclusionAI/AReaL 4aef98d8 examples/math/gsm8k_grpo.yaml, examples/vlm_npu/qwen3_vl_2b_geometry3k_grpo.sh",
     ),

@@ -49,6 +49,7 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
     Late("nemo_rl.launcher:NemoRlSharded", "nemo_rl-dtensor", YAML, r"^(policy|defaults)\s*:"),
     Late("roll.launcher:Roll", "roll", YAML, r"^(actor_train|sft_train|student_train|student)\s*:"),
     Late("roll.launcher:RollSharded", "roll-fsdp2", YAML, r"^(actor_train|sft_train|student_train|student)\s*:"),
+    Late("areal.launcher:Areal", "areal-fsdp", YAML, r"^actor\s*:"),
     Late("llamafactory.launcher:LlamaFactory", "llamafactory", YAML, r"^(model_name_or_path\s*:|model\s*:[ \t]*\S)"),
     Late("axolotl.launcher:Axolotl", "axolotl", YAML, r"^base_model\s*:"),
     Late(

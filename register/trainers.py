@@ -143,10 +143,13 @@ NEMO_DTENSOR = replace(
     legality=("kv-groups-by-tp", "context-without-sequence-parallel"),
 )
 ROLL_FSDP = replace(VERL_FSDP, name="roll-fsdp2", repositories=("ROLL",))
-"""A policy that verl, NeMo RL or ROLL trains on parameters that torch shards: torchtitan's rules of memory and time,
-which files name as not modelled (`parsers.policy.sharded.MODEL_CODE`), and start-up checks of their own."""
+AREAL_FSDP = replace(
+    VERL_FSDP, name="areal-fsdp", repositories=("AReaL",), legality=(*VERL_FSDP.legality, "kv-groups-by-tp")
+)
+"""A policy that verl, NeMo RL, ROLL or AReaL trains on parameters that torch shards: torchtitan's rules of memory and
+time, which files name as not modelled (`parsers.policy.sharded.MODEL_CODE`), and start-up checks of their own."""
 
-TRAINERS = (TRANSFORMERS, DEEPSPEED, GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, ROLL_FSDP)
+TRAINERS = (TRANSFORMERS, DEEPSPEED, GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, ROLL_FSDP, AREAL_FSDP)
 
 ALL_FRAMEWORKS = {**FRAMEWORKS, **{each.name: each for each in TRAINERS}}
 """Every framework by its name."""

@@ -11,6 +11,7 @@ from taylor.nd_search.rules import judge, select_rules
 from taylor.parsers.olmo.read import SCHEDULES
 from taylor.register.model import ModelSpec, MoeSpec
 from taylor.register.trainers import (
+    AREAL_FSDP,
     DEEPSPEED,
     GPT_NEOX,
     NANOTRON,
@@ -86,7 +87,17 @@ def test_a_rule_s_source_names_the_framework_s_own_checks() -> None:
     from taylor.nd_search.legality import LEGALITY_RULES
 
     by_name = {rule.name: rule for rule in LEGALITY_RULES}
-    for framework in (GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, ROLL_FSDP, TRANSFORMERS, DEEPSPEED):
+    for framework in (
+        GPT_NEOX,
+        NANOTRON,
+        OLMO_CORE,
+        VERL_FSDP,
+        NEMO_DTENSOR,
+        ROLL_FSDP,
+        AREAL_FSDP,
+        TRANSFORMERS,
+        DEEPSPEED,
+    ):
         for name in framework.legality:
             own = framework.own_checks(by_name[name].source)
             assert own.startswith(framework.repositories), (framework, name)

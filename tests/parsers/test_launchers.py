@@ -22,6 +22,7 @@ from taylor.register.model import MTP
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
+from tests.parsers.areal.files import SHARDED as AREAL
 from tests.parsers.bridge.files import CONTAINER as BRIDGE
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.nanotron.files import LLAMA as NANOTRON
@@ -42,6 +43,7 @@ SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
 NEEDS_DEVICES = (
+    "areal-fsdp",
     "axolotl",
     "bridge",
     "bridge-script",
@@ -73,7 +75,7 @@ NEEDS_DEVICES = (
     "verl-fsdp",
 )
 """Launchers that start nothing without devices."""
-ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor", "roll-fsdp2")
+ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor", "roll-fsdp2", "areal-fsdp")
 """Launchers whose files know no pipeline."""
 TOY_FILE = """\
 # What the toy launcher starts.
@@ -117,6 +119,7 @@ FURTHER = {
     "nemo_rl_dtensor.yaml": NEMO_RL_SHARDED,
     "roll.yaml": ROLL,
     "roll_fsdp2.yaml": ROLL_SHARDED,
+    "areal.yaml": AREAL,
     "bridge.yaml": BRIDGE,
     "nanotron.yaml": NANOTRON,
 }

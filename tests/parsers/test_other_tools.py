@@ -19,7 +19,6 @@ FILES = {
     "serves a model": "model_name_or_path: a/b\ninfer_backend: vllm\n",
     "OLMo-core": "train_module:\n  dp_config: {name: hsdp}\n",
     "a part of a ROLL configuration": "max_actions_per_traj: 10\nenv_manager_cls: roll.TrajEnvManager\n",
-    "an AReaL training": "trial_name: t\nactor: {path: a/b, backend: 'fsdp:d8p1t1'}\n",
     "an AReaL evaluation": "experiment_name: e\ntrial_name: t\nrollout: {backend: 'sglang:d2'}\n",
     "an EasyR1 YAML": "worker: {actor: {ulysses_size: 1}, rollout: {n: 5}}\n",
     "a Kubernetes manifest": "apiVersion: v1\nkind: Service\n",
