@@ -185,13 +185,19 @@ def _expanded(layout: str) -> str:
 
 
 def _recompute(flags: dict[str, list[str]]) -> str:
-    """training/arguments.py:379-381; ``--checkpoint-activations`` and its like are those of releases before 3.0."""
+    """training/arguments.py:379-381; ``--checkpoint-activations`` and its like are those of releases before 3.0.
+
+    Beside an overlap of the experts' exchange ``--moe-zero-memory`` runs parts of a layer again: MindSpeed 028de58c
+    docs/zh/features/megatron_moe/megatron-moe-zero-memory.md.
+    """
+    overlaps = any(name in flags for name in ("moe-alltoall-overlap-comm", "moe-fb-overlap"))
+    least = "selective" if overlaps and flags.get("moe-zero-memory", ["disable"]) != ["disable"] else "none"
     if flags.get("recompute-activations") is not None:
         return "selective"
     if flags.get("recompute-granularity"):
         mode = flags["recompute-granularity"][0]
         nothing = flags.get("recompute-method") == ["block"] and flags.get("recompute-num-layers") == ["0"]
-        return "none" if nothing else mode
+        return least if nothing else mode
     if any(name in flags for name in ("checkpoint-activations", "activations-checkpoint-method")):
         return "full"
-    return "none"
+    return least

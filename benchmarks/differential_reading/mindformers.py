@@ -109,6 +109,8 @@ def _model(top: dict[str, Any], model: dict[str, Any]) -> Reading:
         kv_heads = _first(model, "multi_query_group_num")  # research/yizhao/convert_weight.py:72-80
     if kind == "InternLM2Config":
         kv_heads = _first(model, "n_kv_heads", default=8)  # internlm2_config.py:96
+    if model.get("kv_lora_rank"):
+        kv_heads = heads  # research/deepseek3/deepseek2_model.py:391-395: latent attention takes no other number.
     experts = _first(experts_of, "num_experts", "n_routed_experts", "num_local_experts", "expert_num", default=1)
     ffn = _width(model, kind, hidden)
     top_k = _first(experts_of, "num_experts_per_tok", "num_experts_chosen", "moe_router_topk", default=1)

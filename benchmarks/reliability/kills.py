@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,12 @@ from benchmarks.reliability.jobs import Job, job, killed_jobs
 from benchmarks.reliability.long_kills import served_and_killed, tuned_and_killed
 from benchmarks.reliability.outputs import comparable, differences, is_debris
 from benchmarks.reliability.sandbox import Outcome, preload, run_forked
+from taylor.pipeline_solver.model.solution import Status
 
 KILLS = 15
 """Of every command: 210 together."""
+SAME = 1e-6
+"""Relative difference of step times that says nothing."""
 KILLED = tuple(one.name for one in killed_jobs())
 LONG = {"serve": served_and_killed, "tune": tuned_and_killed}
 """Commands whose processes are not their own children."""
@@ -69,12 +73,13 @@ def killed(name: str, count: int, seed: int) -> Result:
                 name_ for name_, content in left.items()
                 if content not in (before.get(name_), reference.get(name_))
                 and not before_its_views(content, reference.get(name_))
+                and not before_its_proof(content, reference.get(name_))
             ]  # fmt: skip
             where = f"{name}, seed {seed}, kill {number} after {moment:.3f} s"
             found += [f"{where}: {text} is neither old nor new" for text in halves]
             found += [f"{where}: {text}" for text in outcome.strayed]
             debris += sum(is_debris(path) for path in folder.rglob("*") if path.is_file())
-            rows = _kept_rows(folder)
+            rows = _proven_rows(folder)
             kept += len(rows)
             _settle(folder)
             again = _started(one, folder)
@@ -85,7 +90,7 @@ def killed(name: str, count: int, seed: int) -> Result:
             ended = bool(changed) and all(left.get(each) == reference[each] for each in changed)
             whole = second if ended else reference
             found += [f"{where}: started again, {text}" for text in differences(whole, _one_ranking(folder))]
-            rewritten = [path for path, when in rows.items() if _kept_rows(folder).get(path) != when]
+            rewritten = [path for path, when in rows.items() if _proven_rows(folder).get(path) != when]
             found += [f"{where}: {path} was solved again" for path in rewritten]
     return {"kills": count, "before_the_end": early, "kept_rows": kept, "debris": debris, "faults": found}
 
@@ -105,6 +110,21 @@ def before_its_views(content: bytes, whole: bytes | None) -> bool:
     except (ValueError, KeyError, AttributeError, TypeError):
         return False
     return bool(early == late and named <= wanted)
+
+
+def before_its_proof(content: bytes, whole: bytes | None) -> bool:
+    """Return whether a kept solve is one that was cut off, where the whole run then solved that candidate to its end.
+
+    Its bound and its plan must not contradict what was found then.
+    """
+    early, late = _solution(content), _solution(whole)
+    if not _was_cut_off(early) or not late or _was_cut_off(late):
+        return False
+    slack = SAME * late["objective"]
+    return bool(
+        early["bound"] <= late["objective"] + slack
+        and (early["objective"] is None or late["objective"] <= early["objective"] + slack)
+    )
 
 
 def _undisturbed(one: Job) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes], float]:
@@ -139,9 +159,26 @@ def _whole(one: Job, folder: Path) -> float:
     return outcome.seconds
 
 
-def _kept_rows(folder: Path) -> dict[str, int]:
-    """Solved candidates that a killed run kept, with the time of their writing, ns."""
-    return {path.name: path.stat().st_mtime_ns for path in (folder / "pipeline_output" / "solved").glob("*.json")}
+def _proven_rows(folder: Path) -> dict[str, int]:
+    """Candidates whose solve a killed run kept whole, with the time of their writing, ns.
+
+    One that was cut off, for it could not be among the best, is solved once more where every candidate is to be proven.
+    """
+    rows = (folder / "pipeline_output" / "solved").glob("*.json")
+    return {path.name: path.stat().st_mtime_ns for path in rows if not _was_cut_off(_solution(path.read_bytes()))}
+
+
+def _solution(content: bytes | None) -> dict[str, Any]:
+    """What a kept solve found; empty where the text is none."""
+    try:
+        found = json.loads(content or b"")["kept"]["solution"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _was_cut_off(solution: dict[str, Any]) -> bool:
+    return solution.get("status") == Status.CUT_OFF.value
 
 
 def _settle(folder: Path) -> None:

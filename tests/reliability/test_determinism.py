@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from benchmarks import tune_kills
 from benchmarks.reliability.determinism import same_bytes
-from benchmarks.reliability.kills import before_its_views, killed
+from benchmarks.reliability.kills import before_its_proof, before_its_views, killed
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
 from taylor.blackbox import degree_search
@@ -80,6 +81,28 @@ def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
     # Workers are there for most of the run, and every second kill hits the tool alone.
     monkeypatch.setattr("taylor.workflows.ranking.rank_solves.solve", slowly)
     assert any("outlived" in fault for seed in range(1, 13) for fault in killed("ranking", 2, seed)["faults"])
+
+
+@pytest.mark.parametrize(
+    ("bound", "objective", "status", "kept"),
+    [
+        (90.0, 110.0, "cut_off", True),
+        (90.0, None, "cut_off", True),
+        (101.0, 110.0, "cut_off", False),
+        (90.0, 99.0, "cut_off", False),
+        (90.0, 110.0, "optimal", False),
+    ],
+)
+def test_a_solve_that_was_cut_off_stands_before_its_proof_unless_it_contradicts_it(
+    bound: float, objective: float | None, status: str, kept: bool
+) -> None:
+    def text(**solution: object) -> bytes:
+        return json.dumps({"kept": {"solution": solution}}).encode()
+
+    whole = text(status="optimal", bound=100.0, objective=100.0)
+    early = text(status=status, bound=bound, objective=objective)
+    assert before_its_proof(early, whole) is kept
+    assert not before_its_proof(early[:30], whole) and not before_its_proof(early, None)
 
 
 def test_a_result_before_its_views_is_no_half_of_one_and_any_other_difference_is() -> None:
