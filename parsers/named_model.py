@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.errors import InputError
@@ -56,6 +59,45 @@ vocabulary, vicuna-13b and nvidia's OpenReasoning) only the cards say it.
 """
 
 
+FLAG = "--model_as"
+
+
+@dataclass
+class _Stated:
+    """A model that stands for the one that a file names, and whether a file named one."""
+
+    shape: str
+    used: bool = False
+
+
+_STATED: ContextVar[_Stated | None] = ContextVar("model_as", default=None)
+
+
+@contextmanager
+def model_as(shape: str | None) -> Iterator[None]:
+    """Take the model that a file names for another: a fine-tuned checkpoint has the shape of what it was made from.
+
+    Parameters
+    ----------
+    shape : str or None
+        A registered model, or a config.json or its folder; None takes every name for itself.
+
+    Raises
+    ------
+    InputError
+        When no file that was read names a model.
+    """
+    stated = None if shape is None else _Stated(shape)
+    token = _STATED.set(stated)
+    try:
+        yield
+    finally:
+        _STATED.reset(token)
+    if stated is not None and not stated.used:
+        cure = "leave it out: the file states the sizes of its model itself"
+        raise InputError("stands for a model that no file names", field=FLAG, value=shape, cure=cure)
+
+
 def named_model(
     name: str, file: Path, field: str, register_path: Path | None = None
 ) -> tuple[ModelSpec, tuple[str, ...]]:
@@ -77,6 +119,11 @@ def named_model(
     InputError
         When the folder's config.json is wrong, or there is no folder and no registered model of that name.
     """
+    stated = _STATED.get()
+    if stated is not None:
+        stated.used = True
+        model, notes = _shaped_as(stated.shape, register_path)
+        return model, (f"{field} {name} has the shape of {stated.shape} by {FLAG}", *notes)
     for folder in (Path(name), file.absolute().parent / name):
         config = folder / "config.json"
         try:
@@ -96,11 +143,31 @@ def named_model(
         notes = () if shorter == name else (f"{field} {name} is taken for the registered model {model.name}",)
         return model, notes
     cure = (
-        f"put the model's config.json into a folder {name} beside the script, register it (--register_path), "
-        "or name one of `taylor models`"
+        f"say whose shape it has ({FLAG} NAME, one of `taylor models`, or its config.json), put its config.json into a "
+        f"folder {name} beside the script, or register it (--register_path)"
     )
     problem = "is no registered model, and no folder with a config.json"
     raise InputError(problem, file=file, field=field, value=name, cure=cure)
+
+
+def _shaped_as(shape: str, register_path: Path | None) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model that a user names for another's shape.
+
+    Raises
+    ------
+    InputError
+        When it is neither registered nor a config.json.
+    """
+    path = Path(shape)
+    config = path / "config.json" if path.is_dir() else path
+    if config.suffix == ".json":
+        return read_model_file(config)
+    try:
+        return Registry.load(register_path).model(shape), ()
+    except InputError as error:
+        if error.field != "--model":
+            raise  # The registration itself is wrong.
+        raise InputError(error.problem, field=FLAG, value=shape, cure=error.cure) from None
 
 
 def _shorter(name: str) -> Iterator[str]:

@@ -14,6 +14,9 @@ from taylor.parsers.text.shell_words import Word
 
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
 
+ENOUGH = 2
+"""Telltale flags that a training has at least."""
+
 _STARTER = re.compile(r"(?:^|/)(?:torchrun|deepspeed|accelerate|msrun)$|^torch\.distributed")
 """Programs that start several ranks themselves, of which ``srun`` starts one a node."""
 
@@ -25,16 +28,19 @@ class FlagForm:
     Parameters
     ----------
     telltale : tuple of str
-        Flags of which a training has two at least, with ``-`` for ``_``.
+        Flags of which a training has `ENOUGH` at least, with ``-`` for ``_``.
     beside : tuple of str
         Flags that every training has: a new one goes beside them.
     joint : str
         Joint between the words of a written flag: ``-`` or ``_``.
+    starts : pattern, optional
+        Words of a command that starts a training whatever its flags are: they may stand in a file that it names.
     """
 
     telltale: tuple[str, ...]
     beside: tuple[str, ...]
     joint: str = "-"
+    starts: re.Pattern[str] | None = None
 
     def written(self, name: str) -> str:
         """A flag as a script has it."""
@@ -81,17 +87,18 @@ def _launch(script: ShellScript, form: FlagForm) -> Command:
 
     def score(words: Sequence[Word]) -> int:
         names = {flag.name for flag in _parse(words)}
-        return sum(name in names for name in form.telltale)
+        alone = form.starts is not None and form.starts.search(" ".join(word.text for word in words))
+        return sum(name in names for name in form.telltale) + (ENOUGH if alone else 0)
 
     def rank(command: Command) -> tuple[int, bool]:
         return score(command.words), command.words[0].text not in ("echo", "printf")
 
     commands: list[Command] = sorted((each for each in script.commands if each.words), key=rank)
-    if commands and score(commands[-1].words) >= 2:
+    if commands and score(commands[-1].words) >= ENOUGH:
         return commands[-1]
     # A script that only sets the flags, for another one to start.
     parts = [word for variable in script.variables.values() for value in variable.words for word in value.split()]
-    if score(parts) >= 2:
+    if score(parts) >= ENOUGH:
         if not {flag.name for flag in _parse(parts)} & {form.telltale[0], *form.beside}:
             cure = "give the script that takes it in by source and launches the training"
             problem = (

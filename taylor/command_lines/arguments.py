@@ -137,14 +137,20 @@ SHELL_HELP = (
 )
 
 
-def add_variable_option(group: argparse._ActionsContainer) -> None:
-    """Add the variables with which a script is started."""
+def add_start_options(group: argparse._ActionsContainer) -> None:
+    """Add what a file gets from outside: the variables with which a script is started, the shape of a named model."""
     group.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="a variable with which the script is started; may be given several times",
+    )
+    group.add_argument(
+        "--model_as",
+        metavar="NAME|FILE",
+        help="whose shape the model has that the file names, as a checkpoint of one's own: a registered model, or a "
+        "config.json or its folder",
     )
 
 

@@ -20,7 +20,7 @@ from taylor.command_lines.arguments import (
     add_measured_options,
     add_module_options,
     add_planning_options,
-    add_variable_option,
+    add_start_options,
     asked_margin,
     chosen_path,
     command_text,
@@ -48,8 +48,7 @@ from taylor.command_lines.model_start import (
     software_of,
 )
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
-from taylor.command_lines.source_file import add_file, place_file
-from taylor.parsers.text.shell_start import parse_start, started
+from taylor.command_lines.source_file import add_file, file_started, place_file
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         "--yaml_path", metavar="FILE", help=f"MindFormers, FlagScale or Primus YAML (default: {DEFAULT_CONFIGURATION})"
     )
     source.add_argument("--shell_path", metavar="FILE", help=SHELL_HELP)
-    add_variable_option(source)
+    add_start_options(source)
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
     source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json or its folder; needs --world_size")
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
@@ -197,8 +196,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
     place_file(args, "_path")
-    args.shell_path, start = parse_start(args.shell_path, args.env)
-    with started(start):
+    with file_started(args, "shell_path"):
         return _run(args, arguments, program)
 
 

@@ -24,7 +24,7 @@ from taylor.command_lines.arguments import (
     add_module_options,
     add_output_folder,
     add_planning_options,
-    add_variable_option,
+    add_start_options,
     asked_margin,
     chosen_folder,
     chosen_path,
@@ -53,12 +53,11 @@ from taylor.command_lines.model_start import (
     model_job,
     model_path,
 )
-from taylor.command_lines.source_file import add_file, place_file
+from taylor.command_lines.source_file import add_file, file_started, place_file
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_names
 from taylor.parsers.read import config_of
 from taylor.parsers.stage_comment import rows_of
-from taylor.parsers.text.shell_start import parse_start, started
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SEARCHED_NAMES, schedule_names
 from taylor.schemas.writing import print_document
@@ -121,7 +120,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source = parser.add_argument_group("configuration (one is required)")
     source.add_argument("-yaml", metavar="FILE", help="MindFormers, FlagScale or Primus YAML")
     source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
-    add_variable_option(source)
+    add_start_options(source)
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument(
         "-hf", metavar="FILE", help="Hugging Face config.json or its folder; with --world_size its strategy is searched"
@@ -314,8 +313,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
     place_file(args)
-    args.shell, start = parse_start(args.shell, args.env)
-    with started(start):
+    with file_started(args, "shell"):
         _run(args, arguments, program)
 
 

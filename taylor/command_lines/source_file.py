@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from taylor.base.errors import InputError, shortened
-from taylor.command_lines.arguments import CommandParser, add_variable_option
+from taylor.command_lines.arguments import CommandParser, add_start_options
+from taylor.parsers.named_model import model_as
 from taylor.parsers.text.shell_start import parse_start, started
 
 TRAINING_FILE = "MindFormers or FlagScale YAML, launch script, torchtitan TOML"
@@ -45,16 +47,24 @@ def place_file(args: argparse.Namespace, ending: str = "") -> None:
 def add_training_file(parser: CommandParser, what: str = TRAINING_FILE) -> None:
     """Add the word of a command that reads one training file, and the variables with which a script is started."""
     parser.add_argument("file", metavar="FILE", help=f"{what}; a script's arguments in quotes: 'run.sh A3B 8'")
-    add_variable_option(parser)
+    add_start_options(parser)
 
 
-def file_started(args: argparse.Namespace) -> AbstractContextManager[None]:
-    """Context in which the training file is read as it is started; `args.file` is then the file alone.
+@contextmanager
+def file_started(args: argparse.Namespace, word: str = "file") -> Iterator[None]:
+    """Context in which the training file is read as it is started; `args` then has the file alone as its word.
+
+    Parameters
+    ----------
+    word : str
+        Name of the argument that holds the file, or a script with its arguments.
 
     Raises
     ------
     InputError
-        When the word or a variable cannot be read.
+        When the word or a variable cannot be read, or no file names a model for which another stands.
     """
-    args.file, start = parse_start(args.file, args.env)
-    return started(start)
+    file, start = parse_start(getattr(args, word), args.env)
+    setattr(args, word, file)
+    with started(start), model_as(args.model_as):
+        yield

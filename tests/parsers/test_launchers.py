@@ -68,6 +68,7 @@ NEEDS_DEVICES = (
     "swift",
     "swift-trainer",
     "swift-trainer-yaml",
+    "trl-yaml",
     "torchtitan-script",
     "trainer",
     "trl",

@@ -214,3 +214,62 @@ def test_torch_s_adamw_makes_that_copy() -> None:
     text = inspect.getsource(adam._multi_tensor_adam)
     assert "exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)" in text
     assert "_foreach_sqrt" not in inspect.getsource(adam._fused_adam)
+
+
+RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B
+gradient_checkpointing_kwargs:
+  use_reentrant: false
+dataset_mixture:
+  datasets:
+  - id: some/data
+max_seq_length: 4096
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+"""
+ZERO3 = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  zero_stage: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "recomputes"),
+    [
+        ("src/open_r1/sft.py --config", False),
+        ("scripts/sft.py --config", True),
+        ("scripts/run_sft.py", True),
+        ("trl/scripts/sft.py --config", True),
+    ],
+)
+def test_programs_that_take_a_recipe_are_read_with_the_defaults_of_their_trl(
+    tmp_path: Path, program: str, recomputes: bool
+) -> None:
+    (tmp_path / "zero3.yaml").write_text(ZERO3, encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    config = read(tmp_path, f"accelerate launch --config_file zero3.yaml {program} recipe.yaml")
+    assert (config.launcher, config.strategy.dp, config.rules.parameter_shard) == ("trl", 8, True)
+    assert (config.strategy.mbs, config.rules.seq_length) == (2, 4096)
+    assert config.plan is not None and config.plan.uses(FULL) is recomputes
+    assert not config.unmodelled
+
+
+def test_a_recipe_alone_leaves_open_whether_it_fits_and_is_written_back(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    config = read_config(path)
+    assert config.launcher == "trl-yaml" and config.plan is not None and config.plan.uses(FULL)
+    [open_question] = config.unmodelled
+    assert open_question.may_lower_memory and not open_question.spares_states
+    text = launcher_of(config).with_plan(config, PipelinePlan(config.plan.layers, {FULL: zero_grid(1, 1)}))[1]
+    assert "gradient_checkpointing: False" in text
+    path.write_text(text, encoding="utf-8")
+    again = read_config(path)
+    assert again.plan is not None and not again.plan.uses(FULL) and again.strategy == config.strategy
+
+
+def test_a_recipe_of_roll_outs_is_refused_and_one_of_pairs_is_read_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{RECIPE}num_generations: 16\n", encoding="utf-8")
+    with pytest.raises(InputError, match="beside roll-outs"):
+        read_config(path)
+    path.write_text(RECIPE, encoding="utf-8")
+    single = read_config(path)
+    path.write_text(f"{RECIPE}beta: 0.1\n", encoding="utf-8")
+    assert read_config(path).rules != single.rules
