@@ -300,4 +300,6 @@ def test_recompute_of_fsdp_is_a_switch_that_bash_hands_over(tmp_path):
 
 
 def test_every_row_of_the_table_has_its_source():
-    assert all(row.source.startswith(("verl b178a3cd", "Megatron-LM")) for row in own_table().rows.values())
+    assert all(
+        row.source.startswith(("verl b178a3cd", "EasyR1 b44b311b", "Megatron-LM")) for row in own_table().rows.values()
+    )
