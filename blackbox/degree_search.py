@@ -6,6 +6,7 @@ order they go to the exact solver, which divides layers and chooses recompute, u
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import time
@@ -16,15 +17,15 @@ from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import PredictedPeak
 from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.small_runs import legal
-from taylor.blackbox.stage_problem import schedule_of, stage_blocks, stage_peaks, stage_problem
+from taylor.blackbox.stage_problem import MIB, schedule_of, stage_blocks, stage_peaks, stage_problem
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import JobSizes, RunSetting
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
-from taylor.pipeline_solver.model.solution import Solution
+from taylor.pipeline_solver.model.solution import Solution, Status
 from taylor.pipeline_solver.solving.solve import solve
-from taylor.pipeline_solver.timing.evaluate import step_time
+from taylor.pipeline_solver.timing.evaluate import peak_memory_mib, step_time
 
 MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
 AHEAD = 0.97
@@ -33,6 +34,8 @@ three networks of the second cluster it took 0.981 of it at least."""
 MOST_SOLVED, MOST_NEAR = 16, 3
 HALF_WIDTH = 1.645
 """Standard deviations in half of an interval that holds nine of ten."""
+MOST_TRIES = 4
+"""Solves of a choice whose plans take more memory by the laws than the problem counts."""
 SOLVE_GAP, SOLVE_SECONDS, AGAIN_SECONDS = 1e-3, 5.0, 1.0
 """Relative gap and time limit of a solve; the limit where it begins from the best plan of laws a little different."""
 MOST_WAIT = 10.0
@@ -46,7 +49,8 @@ class Choice:
     Parameters
     ----------
     quick_ms : float
-        As `quick_steps.quick_step` estimates it; infinite where no division fits.
+        As `quick_steps.quick_step` estimates it; infinite where no division fits. Of a choice that is not among the
+        fastest `MOST_SOLVED` any time that is longer than theirs.
     quick_plan : PipelinePlan or None
     first_least : int
         Layers that the first chunk has to hold.
@@ -219,10 +223,12 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> FoundPlans:
     for least, run, micro in bounds:
         if len(leading) >= MOST_SOLVED and least > leading[MOST_SOLVED - 1] / AHEAD:
             break
-        choice = _choice(run, micro, job, steps)
+        # No more are solved than lead: how much slower another one is does not matter.
+        beat = leading[MOST_SOLVED - 1] if len(leading) >= MOST_SOLVED else math.inf
+        choice = _choice(run, micro, job, steps, beat)
         if math.isfinite(choice.quick_ms):
             stated.append(choice)
-            leading = sorted([*leading, choice.quick_ms])
+            bisect.insort(leading, choice.quick_ms)
     stated.sort(key=lambda one: (one.quick_ms, one.run))
     ranked: list[Ranked] = []
     solved, share = 0, _ProcessorShare()
@@ -288,7 +294,7 @@ def solved_choice(
         Limit of a solve.
     """
     problem, full = choice.problem, frozenset[int]()
-    for last in (False, False, True):
+    for _ in range(MOST_TRIES):
         solution = _solved(problem, choice, beat_ms, known or choice.quick_plan, seconds)
         if solution.plan is None or solution.objective is None:
             return None
@@ -299,11 +305,25 @@ def solved_choice(
             step = step_time(own, solution.plan) * (own.unit_ms or 1.0)
             error = steps.relative_error(choice.run)
             return Ranked(choice.run, choice.micro_batches, solution.plan, step, error, peaks, own)
-        if last or over <= full:
-            break
-        full |= over
-        problem = _problem(choice.run, choice.micro_batches, job, steps, full)
+        if solution.status is Status.CUT_OFF or any(peaks[stage].unsure for stage in over):
+            return None  # Less memory makes no plan faster.
+        if over <= full:
+            problem = _tightened(problem, solution.plan, peaks, over, steps.memory.margin)
+        else:
+            full |= over
+            problem = _problem(choice.run, choice.micro_batches, job, steps, full)
     return None
+
+
+def _tightened(
+    problem: PipelineProblem, plan: PipelinePlan, peaks: Sequence[PredictedPeak], over: Collection[int], margin: float
+) -> PipelineProblem:
+    """A problem whose limits leave out what a plan's stages take beyond the sum of their blocks."""
+    counted = peak_memory_mib(problem, plan)
+    limits = list(problem.limit_mib)
+    for stage in over:
+        limits[stage] -= max(0.0, peaks[stage].upper / (1 + margin) / MIB - counted[stage])
+    return problem.replace(limit_mib=tuple(limits))
 
 
 def _with_own_tails(problem: PipelineProblem, run: RunSetting, plan: PipelinePlan, steps: StepLaws) -> PipelineProblem:
@@ -336,10 +356,10 @@ def _least_ms(run: RunSetting, micro: int, steps: StepLaws) -> float:
     return work * micro / run.pp + fill
 
 
-def _choice(run: RunSetting, micro: int, job: Job, steps: StepLaws) -> Choice:
+def _choice(run: RunSetting, micro: int, job: Job, steps: StepLaws, beat_ms: float = math.inf) -> Choice:
     problem = _problem(run, micro, job, steps)
     together = run.dense if job.sizes.dense_together else 0
-    quick = quick_step(problem)
+    quick = quick_step(problem, beat_ms)
     return Choice(run, micro, problem, quick.ms, quick.plan, together)
 
 

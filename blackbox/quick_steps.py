@@ -14,6 +14,7 @@ from taylor.blackbox.stage_problem import alive_chunks
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 
+_ROUNDING = 1e-9
 MOST_GROWTH = 3
 """Layers that the last chunk of a stage may have beyond equal ones, and the first one lack."""
 
@@ -113,7 +114,7 @@ class QuickStep:
     Parameters
     ----------
     ms : float
-        Its step; infinite where there is none.
+        Its step; infinite where there is none. Where it is longer than the time to beat, any time that is longer too.
     plan : PipelinePlan or None
     """
 
@@ -121,7 +122,7 @@ class QuickStep:
     plan: PipelinePlan | None = None
 
 
-def quick_step(problem: PipelineProblem) -> QuickStep:
+def quick_step(problem: PipelineProblem, beat_ms: float = math.inf) -> QuickStep:
     """Divide layers without a solver.
 
     Stages take layer after layer, the one first whose work stays least, and rerun as few as their memory requires (or
@@ -132,32 +133,47 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
 
     Layers of another kind in front are taken to stand in the first chunk. Where nothing fits so, they may stand
     elsewhere: there is a step, without a plan, where layers all as light as the lighter kind would fit.
+
+    Parameters
+    ----------
+    beat_ms : float
+        Time to beat. The exact length of a longer step is of no interest.
     """
     ways = [(NONE, _numbers_again(problem)), *((choice, [0]) for choice in problem.choices)]
     models = [(choice, numbers, _Model.of(problem, choice)) for choice, numbers in ways]
-    found = min((_quick(problem, model, numbers, choice) for choice, numbers, model in models), key=lambda one: one.ms)
+    found = min(
+        (_quick(problem, model, numbers, choice, beat_ms) for choice, numbers, model in models), key=lambda one: one.ms
+    )
     if math.isfinite(found.ms) or len(problem.kinds) < 2:
         return found
-    return QuickStep(min(_quick(problem, model.lightest(), numbers, choice).ms for choice, numbers, model in models))
+    light = [(choice, numbers, model.lightest()) for choice, numbers, model in models]
+    return QuickStep(min(_quick(problem, model, numbers, choice, beat_ms).ms for choice, numbers, model in light))
 
 
-def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choice: str) -> QuickStep:
+def _quick(
+    problem: PipelineProblem, model: _Model, numbers: Sequence[int], choice: str, beat_ms: float = math.inf
+) -> QuickStep:
     """As `quick_step`, with layers under a choice but for those that run again whole."""
     stages, chunks = problem.stages, problem.interleaves
     if problem.layers < chunks * problem.min_layers:
         return QuickStep(math.inf)
     space = _Space(problem, model)
-    if model.saves:  # What fits under a number fits under all greater ones.
-        if not space.suffices(numbers[-1]):
-            return QuickStep(math.inf)
+    if model.saves and not space.suffices(numbers[-1]):  # What fits under a number fits under all greater ones.
+        return QuickStep(math.inf)
+    unit, lags = problem.unit_ms or 1.0, 2 * (stages - 1) * problem.lag + max(problem.tail, default=0.0)
+    beat = beat_ms / unit - lags
+    least = space.least_steps(numbers, beat)
+    if model.saves:
+        near = bisect.bisect_right(least, beat)
+        if near < len(least) and not (near and space.suffices(numbers[near - 1])):
+            return QuickStep(float((least[near] + lags) * unit))
         if problem.uniform_recompute:
-            numbers = numbers[bisect.bisect_left(numbers[:-1], True, key=space.suffices) :]
-    least = float(space.ends.sum()) + model.total(problem.layers)
-    shortest = min(model.usual.again, model.front.again)
+            first = bisect.bisect_left(numbers[: near - 1], True, key=space.suffices)
+            numbers, least = numbers[first:near], least[first:near]
     free = _Tried(space.enough.shape)
     best, found = math.inf, None
-    for number in numbers:
-        if problem.micro_batches * (least + shortest * min(number * chunks, problem.layers)) / stages >= best:
+    for number, bound in zip(numbers, least, strict=True):
+        if bound >= best:
             break
         # Where every stage has a number of its own, it takes the least that does.
         tried = _Tried(space.enough.shape) if problem.uniform_recompute else free
@@ -169,8 +185,7 @@ def _quick(problem: PipelineProblem, model: _Model, numbers: Sequence[int], choi
             best, found = step, (chosen, tried.number[taken, every])
     if found is None:
         return QuickStep(math.inf)
-    lags = 2 * (stages - 1) * problem.lag + max(problem.tail, default=0.0)
-    return QuickStep(float((best + lags) * (problem.unit_ms or 1.0)), _plan(problem, *found, choice))
+    return QuickStep(float((best + lags) * unit), _plan(problem, *found, choice))
 
 
 class _Tried:
@@ -217,18 +232,44 @@ class _Space:
         self.ends[-1] += problem.head_forward * (1 + problem.backward_ratio)
         self.further = problem.layers - stages * first
 
+    def least_steps(self, numbers: Sequence[int], beat: float) -> list[float]:
+        """A lower bound of the steps up to `beat`, for each number of layers of each chunk that run again.
+
+        All stages take as long as each other. No stage has more layers than fill `beat`; of those that it may have, a
+        fraction runs again, which is least for some number of layers in some shape. Where every stage has a number of
+        its own, one of its chunks runs that many again at least, or a smaller number says the same.
+        """
+        problem, model = self.problem, self.model
+        stages, chunks, micro = problem.stages, problem.interleaves, problem.micro_batches
+        again = np.array(numbers, dtype=np.float64)
+        if problem.uniform_recompute:
+            first = chunks * problem.min_layers
+            most = max(first, problem.layers - (stages - 1) * first)
+            shortest = min(model.usual.both, model.front.both) * micro
+            if math.isfinite(beat) and shortest > 0:
+                most = max(first, min(most, int(beat / shortest * (1 + _ROUNDING))))
+            counts = np.arange(first, most + 1)
+            run_again = np.minimum(np.stack(self.shapes)[:, : len(counts), :, None], numbers).sum(axis=2)
+            again = (run_again / np.maximum(counts, 1)[:, None]).min(axis=(0, 1)) * problem.layers
+        work = float(self.ends.sum()) + model.total(problem.layers)
+        work = work + min(model.usual.again, model.front.again) * again
+        steps: list[float] = ((micro - 1 / chunks) * work / stages + work / chunks).tolist()
+        return steps
+
     def take(self, tried: _Tried, number: int) -> None:
         """Take the shapes that fit where the first `number` layers of each chunk run again."""
-        stages = self.problem.stages
+        alive = np.concatenate(self._alive).T
+        begins = np.cumsum([0, *map(len, self._alive[:-1])])
         for at, (front, others) in enumerate(self._sides):
             work, kept = others.under(number)
-            held = [(kept @ each.T).max(axis=1) for each in self._alive]
-            work, states = np.repeat(work[:, None], stages, axis=1), np.repeat(others.states[:, None], stages, axis=1)
+            needed = np.maximum.reduceat(kept @ alive, begins, axis=1) + others.states[:, None]
+            work = work[:, None] + self.ends
             if self.model.count:
-                work[:, 0], kept = front.under(number)
-                held[0], states[:, 0] = (kept @ self._alive[0].T).max(axis=1), front.states
-            fits = self.enough & (states + np.stack(held, axis=1) <= self._free_mib)
-            tried.take(np.where(fits, work + self.ends, math.inf), at, number)
+                own, kept = front.under(number)
+                work[:, 0] = own + self.ends[0]
+                needed[:, 0] = (kept @ self._alive[0].T).max(axis=1) + front.states
+            fits = self.enough & (needed <= self._free_mib)
+            tried.take(np.where(fits, work, math.inf), at, number)
 
     def suffices(self, number: int) -> bool:
         """Return whether there is a division where the first `number` layers of each chunk run again."""

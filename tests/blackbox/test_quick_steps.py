@@ -1,14 +1,16 @@
-"""A step of the most even division, told without the exact solver."""
+"""A step of the most even division, without the exact solver."""
 
 from __future__ import annotations
 
+import math
 import random
 
+import numpy as np
 import pytest
 
 from taylor.blackbox.degree_search import AHEAD
-from taylor.blackbox.quick_steps import quick_step
-from taylor.blackbox.stage_problem import schedule_of
+from taylor.blackbox.quick_steps import MOST_GROWTH, quick_step
+from taylor.blackbox.stage_problem import alive_chunks, schedule_of
 from taylor.pipeline_solver.check.checker import check
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
@@ -70,3 +72,73 @@ def test_a_division_whose_light_layers_reach_the_second_stage_is_not_ruled_out()
     assert quick.plan is None and quick.ms < float("inf")
     assert solve(problem, SolveOptions(time_limit=10)).plan is not None
     assert quick_step(problem.replace(limit_mib=(6.0, 6.0))).ms == float("inf")
+
+
+def _plain_shapes(layers, chunks):
+    """Layers of a stage's chunks: equal ones, the later longer, or growing by as many as the ends lack and have."""
+    equal = [layers // chunks + (chunk >= chunks - layers % chunks) for chunk in range(chunks)]
+    found = [equal]
+    for more in range(1, MOST_GROWTH + 1) if chunks > 1 else ():
+        slope = [round(more * (2 * chunk / (chunks - 1) - 1)) for chunk in range(chunks)]
+        slope[-1] -= sum(slope)
+        grown = [one + step for one, step in zip(equal, slope, strict=True)]
+        found.append(grown if min(grown) >= 1 else equal)
+    return found
+
+
+def _plain_step(problem, numbers):
+    """`quick_step` number by number, without a bound: layer after layer to the stage whose work stays least."""
+    stages, chunks, (kind,) = problem.stages, problem.interleaves, problem.kinds
+    alive, both = alive_chunks(stages, chunks, problem.micro_batches), 1 + problem.backward_ratio
+    none, full = kind.activation_mib["none"], kind.activation_mib["full"]
+    ends = [0.0] * stages
+    ends[0] += problem.embedding_forward * both
+    ends[-1] += problem.head_forward * both
+    work, best = {}, math.inf
+    for number in numbers:
+        work = {} if problem.uniform_recompute else work
+        for stage in range(stages):
+            for layers in range(chunks, problem.layers + 1):
+                for sizes in _plain_shapes(layers, chunks):
+                    again = [min(one, number) for one in sizes]
+                    kept = [none * (one - each) + full * each for one, each in zip(sizes, again, strict=True)]
+                    most = max(float(np.dot(row, kept)) for row in alive[stage])
+                    if problem.static_mib[stage] + layers * kind.layer_mib + most <= problem.limit_mib[stage] + 1e-6:
+                        took = layers * both + sum(again) + ends[stage]
+                        work[layers, stage] = min(took, work.get((layers, stage), math.inf))
+        every = [(work.get((layers, stage), math.inf), layers, stage)
+                 for layers in range(chunks + 1, problem.layers + 1) for stage in range(stages)]  # fmt: skip
+        taken = [chunks] * stages
+        for _, _, stage in sorted(every)[: problem.layers - stages * chunks]:
+            taken[stage] += 1
+        each = [work.get((layers, stage), math.inf) for stage, layers in enumerate(taken)]
+        best = min(best, problem.micro_batches * max(each) + (sum(each) - max(each)) / chunks)
+    return best
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_leave_out_no_number_of_layers_and_no_step_to_beat(seed, chunks, uniform):
+    draw = random.Random(seed)
+    stages = draw.choice((2, 3, 4))
+    layers = draw.randint(stages * chunks, stages * chunks + 9)
+    kind = LayerKind("layer", layers, 1.0, 100.0, {"none": draw.uniform(20, 60), "full": draw.uniform(1, 9)})
+    each = (100 + stages * draw.uniform(0.3, 1.0) * kind.activation_mib["none"]) * layers / stages
+    numbers = sorted({0, *draw.sample(range(1, layers + 1), 3)}) if uniform else range(layers + 1)
+    problem = PipelineProblem(
+        stages, chunks, draw.choice((2, 4)) * stages, (kind,), tuple(draw.uniform(0, 50) for _ in range(stages)),
+        (draw.uniform(1.0, 1.6) * each,) * stages, head_forward=draw.uniform(0, 2),
+        uniform_recompute=tuple(("full", number) for number in numbers) if uniform else (),
+        schedule=schedule_of(chunks),
+    )  # fmt: skip
+    longest = layers - (chunks * stages - 1)
+    plain = _plain_step(problem, [min(number, longest) for number in numbers])
+    whole = quick_step(problem)
+    assert whole.ms == pytest.approx(plain, rel=1e-12)
+    for share in (0.9, 0.999, 1.0, 1.001, 1.1):
+        quick = quick_step(problem, beat_ms=share * plain)
+        if math.isinf(plain) or share >= 1:
+            assert quick == whole
+        else:
+            assert share * plain < quick.ms < math.inf

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.standin_cluster import stage_order
 from benchmarks.standin_memory import WITHIN, hidden_memory
 from taylor.base.errors import InputError
-from taylor.blackbox.degree_search import AHEAD
+from taylor.blackbox.degree_search import AHEAD, Job, search
+from taylor.blackbox.memory_laws import PredictedPeak
 from taylor.blackbox.quick_steps import quick_step
-from taylor.blackbox.stage_problem import BlockTimes, schedule_of, stage_blocks, stage_peaks, stage_problem
-from taylor.parsers.small_run import RunSetting
+from taylor.blackbox.stage_problem import MIB, BlockTimes, schedule_of, stage_blocks, stage_peaks, stage_problem
+from taylor.parsers.small_run import JobSizes, RunSetting
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.check.checker import check
@@ -101,3 +103,44 @@ def test_moments_that_no_kept_layer_leaves_room_for_are_counted_on_stages_that_m
         problem = stage_problem(laws, RUN, TIMES, 16, limit, all_again=())
         peaks = stage_peaks(laws, RUN, free, 16)
         assert (not check(problem, free)) == all(peak.fits(limit) for peak in peaks) == (room > 1)
+
+
+class _MoreThanItsBlocks:
+    """Memory in which several layers on a stage take 40 MiB more than each of them alone."""
+
+    margin, weights = 0.0, None
+
+    @property
+    def largest(self):
+        return self
+
+    def stage(self, run, blocks, in_flight, *, accumulates=True):
+        layers = [block for block in blocks if block[0] == "layer"]
+        static = 100 * MIB * len(layers)
+        kept = sum(self.micro_batch(run, block)[0] for block in layers)
+        peak = static + in_flight * kept + 40 * MIB * (len(layers) > 1)
+        return PredictedPeak(static, peak, peak)
+
+    def micro_batch(self, run, block):
+        kept = (5 if block[1] else 50) * MIB * (block[0] == "layer")
+        return kept, kept
+
+    def step_bytes(self, run, blocks):
+        return 0.0
+
+
+@pytest.mark.parametrize("over_mib", [1, 20, 39])
+def test_a_choice_whose_plan_takes_more_than_its_blocks_is_solved_under_a_tighter_limit(over_mib):
+    run = RunSetting(tp=1, cp=1, ep=1, mbs=1, seq=1024, experts=1, layers=8, pp=2, dp=1)
+    times = BlockTimes(0.0, 1.0, 0.0, 2.0)
+    sizes = JobSizes(own=run, tp_ways=1, interleaves=False)
+    steps = SimpleNamespace(
+        memory=_MoreThanItsBlocks(), block_times=lambda run: times, relative_error=lambda run: 0.0,
+        tails_ms=lambda run, stages: (0.0,) * run.pp,
+    )  # fmt: skip
+    # Four layers, three of them run again, and what is in flight of two micro-batches, by the blocks alone.
+    limit = (4 * 100 + 2 * (50 + 3 * 5) + 40 - over_mib) * MIB
+    (found,) = search(Job(sizes, 2, 8, limit, ()), steps).best
+    assert all(peak.fits(limit) for peak in found.peaks)
+    exact = solve(stage_problem(steps.memory, run, times, 8, limit - 40 * MIB), SolveOptions(time_limit=10))
+    assert found.step_ms == pytest.approx(exact.objective, rel=1e-3)
