@@ -251,8 +251,8 @@ class _Space:
             counts = np.arange(first, most + 1)
             run_again = np.minimum(np.stack(self.shapes)[:, : len(counts), :, None], numbers).sum(axis=2)
             again = (run_again / np.maximum(counts, 1)[:, None]).min(axis=(0, 1)) * problem.layers
-        work = float(self.ends.sum()) + model.total(problem.layers)
-        work = work + min(model.usual.again, model.front.again) * again
+        once = float(self.ends.sum()) + model.total(problem.layers)
+        work = once + min(model.usual.again, model.front.again) * again
         steps: list[float] = ((micro - 1 / chunks) * work / stages + work / chunks).tolist()
         return steps
 

@@ -137,14 +137,25 @@ def plan_small_runs(
     base = _base(sizes, cards, tokens or _tokens(sizes, searched), searched)
     runs, left_out = [SmallRun("base", base, "operators and memory of one layer")], list[str]()
     for name, change, why in _changes(base, sizes, machines.per_node, searched):
-        wanted = fitted(base.replace(**change), cards)
-        reason = f"{cards} cards do not split into these degrees" if wanted is None else legal(wanted, sizes)
-        if wanted is None or reason is not None:
+        wanted, reason = _legal(base.replace(**change), sizes, cards)
+        # Heads may split over either of both alone, where they do not over their product.
+        beside = {"tp": "cp", "cp": "tp"}.get(next(iter(change)), "")
+        if wanted is None and beside:
+            name = f"{name}_{beside}1"
+            wanted, _ = _legal(base.replace(**{**change, beside: 1}), sizes, cards)
+        if wanted is None:
             left_out.append(f"{name}: {reason}")
         elif all(wanted != run.setting for run in runs):
             runs.append(SmallRun(name, wanted, why))
     assert len(runs) <= MOST_RUNS
     return SmallRuns((*runs, *module_runs(base, modules)), tuple(left_out))
+
+
+def _legal(setting: RunSetting, sizes: JobSizes, cards: int) -> tuple[RunSetting | None, str]:
+    """A run on all cards that can start; None with the reason where none can."""
+    wanted = fitted(setting, cards)
+    reason = f"{cards} cards do not split into these degrees" if wanted is None else legal(wanted, sizes)
+    return (wanted, "") if reason is None else (None, reason)
 
 
 def module_runs(base: RunSetting, modules: Sequence[str]) -> list[SmallRun]:

@@ -199,6 +199,15 @@ def test_another_run_takes_the_place_of_one_that_failed():
         assert changed and all(getattr(other.setting, name) != getattr(base, name) for name in changed)
 
 
+@pytest.mark.parametrize(("heads", "name", "cp"), [(32, "tp8", 2), (40, "tp8_cp1", 1)])
+def test_tp_of_a_whole_node_has_a_run_where_heads_do_not_split_over_cp_too(heads, name, cp):
+    """Without it nothing shows how sizes are padded there, nor any link between nodes."""
+    ulysses = replace(SIZES, cp_ways=heads)
+    found = plan_small_runs(ulysses, Machines(2, 8))
+    (run,) = [one for one in found.runs if one.setting.tp == 8]
+    assert (run.name, run.setting.cp, run.setting.ranks) == (name, cp, 16) and not found.left_out
+
+
 @pytest.mark.parametrize(
     ("planned", "fail", "started"), [(4, 1, 5), (4, 2, 6), (4, 3, 4), (MOST_RUNS - 1, 2, MOST_RUNS + 1)]
 )
@@ -210,7 +219,9 @@ def test_failed_runs_have_others_in_their_place_where_most_end_well(planned, fai
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "ring", "dense"), [(2, True, 0), (3, True, 0), (5, False, 2), (9, False, 3)])
+@pytest.mark.parametrize(
+    ("seed", "ring", "dense"), [(2, True, 0), (3, True, 0), (5, False, 2), (9, False, 3), (60, False, 0)]
+)
 def test_another_authors_networks_are_predicted(seed, ring, dense, tmp_path):
     cluster = second_cluster(seed)
     assert (cluster.design.ring, cluster.design.dense) == (ring, dense)
