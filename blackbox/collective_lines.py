@@ -19,6 +19,8 @@ ALL_REDUCE, TRANSFER = "all-reduce", "transfer"
 IN_NODE, BETWEEN, MIXED = "in-node", "between nodes", "mixed"
 LEAST_POINTS = 3
 """Different collectives that a line is fitted to."""
+_ALSO_ACROSS = {BETWEEN: MIXED, MIXED: BETWEEN}
+"""The other links that leave a node."""
 
 
 @dataclass(frozen=True, order=True)
@@ -103,17 +105,36 @@ class CollectiveLines:
         links = {("", link): points for link, points in pooled.items() if len(points) >= LEAST_POINTS}
         self._links = _with_steps({key: _line(points) for key, points in links.items()}, links)
         self._unlike = _unlike(groups)
+        beside = {
+            (kind, link): {one: ns for one, ns in pooled[link].items() if one.kind != kind} for kind, link in groups
+        }
+        beside = {key: points for key, points in beside.items() if len(points) >= LEAST_POINTS}
+        self._beside = _with_steps({key: _line(points) for key, points in beside.items()}, beside)
+        self._ratios = {
+            key: np.array([ns / line.at(one) for one, ns in groups[key].items()]) for key, line in self._beside.items()
+        }
 
     def line(self, collective: Collective) -> CollectiveLine | None:
         """The line of its kind and link, else of its link; None where small runs had too few of both.
 
-        What a kind takes on a link where only others were seen may differ from these as it does on links with both,
-        which the error then covers; of a kind that was seen beside others nowhere, as any kind does.
+        Few of its kind on the link, or on the other one that leaves a node, scale the line of all; the error covers
+        how much, where they are of the other one. What a kind takes on a link where only others were seen may differ
+        from these as it does on links with both, which the error then covers; of a kind that was seen beside others
+        nowhere, as any kind does.
         """
         link = collective.link(self.per_node)
         own, others = self.lines.get((collective.kind, link)), self._links.get(("", link))
         if own is not None or others is None:
             return own
+        for near in (link, _ALSO_ACROSS.get(link, "")):
+            ratios = self._ratios.get((collective.kind, near))
+            if ratios is not None:
+                others = self._beside.get((collective.kind, link), others)
+                scale = float(np.median(ratios))
+                apart = float(np.median(np.abs(ratios / scale - 1))) if near == link else abs(scale - 1)
+                base, step, byte = others.weights
+                weights = scale * base, scale * step, scale * byte
+                return CollectiveLine(weights, max(others.error, apart), others.points)
         unlike = [each for kind, each in self._unlike if kind == collective.kind] or [each for _, each in self._unlike]
         return replace(others, error=max((others.error, *unlike)))
 

@@ -72,9 +72,26 @@ def test_of_a_kind_that_runs_show_on_other_links_alone_the_error_is_how_far_it_d
     lines = CollectiveLines(samples, 8)
     for kind in ("all-to-all", "broadcast"):  # of the latter no run shows any
         line = lines.line(Collective(kind, 16, 1, 1 << 30))
-        assert line is not None and least <= line.error <= most
+        assert line is not None and least <= line.error <= most + 1e-9
     own = lines.line(Collective("all-gather", 16, 1, 1 << 30))
     assert own is not None and own.error < 0.01
+
+
+def test_few_of_a_kind_scale_the_line_of_the_others_on_links_that_leave_a_node():
+    def took(one: Collective) -> float:
+        return hidden_ns(one.kind, one.group, one.link(8), one.bytes) * (1.2 if one.kind == "all-to-all" else 1.0)
+
+    seen = [Collective("all-to-all", 2, 8, size) for size in (1 << 21, 1 << 23)]
+    seen += [
+        Collective("all-gather", group, stride, size)
+        for group, stride in ((2, 1), (4, 1), (4, 4), (8, 4), (16, 1), (2, 8), (4, 8))
+        for size in (1 << 20, 1 << 21, 1 << 22, 1 << 24, 1 << 26)
+    ]
+    lines = CollectiveLines([(one, took(one)) for one in seen], 8)
+    for group, stride, least in ((4, 8, 0.0), (16, 8, 0.0), (8, 4, 0.1), (16, 1, 0.1)):
+        one = Collective("all-to-all", group, stride, 1 << 22)
+        line = lines.line(one)
+        assert line is not None and line.at(one) == pytest.approx(took(one), rel=0.03) and line.error >= least
 
 
 def test_a_step_s_interval_takes_a_median_error_for_the_standard_deviation_of_which_it_is_the_median():
