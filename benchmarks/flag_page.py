@@ -38,6 +38,7 @@ TABLES = (
     ("taylor.parsers.torchtitan", "options.yaml", "--"),
     ("taylor.parsers.nanotron", "keys.yaml", ""),
     ("taylor.parsers.olmo", "keys.yaml", "--"),
+    ("taylor.parsers.automodel", "options.yaml", ""),
 )
 """Package and file of each launcher's table, and what stands before a name in the launcher's files."""
 _INTRO = """# What every flag of a training file means for a plan

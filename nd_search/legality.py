@@ -594,6 +594,14 @@ _LEGALITY: tuple[Rule, ...] = (
         changes=("gbs", "pp"),
     ),
     Rule(
+        "micro-batches-fill-pipeline",
+        "a pipeline of any schedule has at least as many micro-batches as stages",
+        lambda t, c: (t.pp == 1) | (t.micro_batches >= t.pp),
+        LEGALITY,
+        relax="raise --gbs, or search smaller pp, dp or mbs",
+        changes=("gbs", "pp"),
+    ),
+    Rule(
         "micro-batches-fill-interleaving",
         "interleaving has at least as many micro-batches as stages",
         lambda t, c: (t.vpp == 1) | (t.micro_batches >= t.pp),

@@ -95,7 +95,10 @@ SOURCES = {
     "ep-in-shards": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:138 and :154 (0.2 to main; main :187)",
     "ep-holds-cp": "torchtitan v0.2.0 torchtitan/distributed/parallel_dims.py:61 and :64 (July to December 2025)",
     "op-in-replicas": "the definition of op: a share of the replicas of a parameter",
-    "op-holds-cp": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:137 (0.1 to main)",
+    "op-holds-cp": (
+        "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:137 (0.1 to main); Automodel 36044ad3 "
+        "nemo_automodel/components/distributed/mesh_utils.py:320-342"
+    ),
     "plain-replicas-alone": "torchtitan v0.2.2 torchtitan/models/llama3/infra/parallelize.py:151 (0.1 to 0.2)",
     "op-needs-parallel-optimizer": "the definition of op: a share of the replicas of a parameter",
     "sp-needs-tp": (
@@ -197,6 +200,10 @@ SOURCES = {
         "InterleavedScheduler::Reorder and ::MemoryOptimizedReorder (MindFormers 1.3 to master)"
     ),
     "micro-batches-fill-1f1b": "torch 2.13 torch/distributed/pipelining/schedules.py:1020 (torchtitan 0.1 to main)",
+    "micro-batches-fill-pipeline": (
+        "Automodel 36044ad3 nemo_automodel/recipes/llm/train_ft.py:547, nemo_automodel/recipes/vlm/finetune.py:490 "
+        "(of one local batch)"
+    ),
     "micro-batches-in-rounds": (
         "Megatron-LM core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:995 and :1007 (0.10 to 0.19; "
         "before, pp divides them, core_v0.9.0 :631); Paddle "

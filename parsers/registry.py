@@ -52,6 +52,7 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
     Late("areal.launcher:Areal", "areal-fsdp", YAML, r"^actor\s*:"),
     Late("llamafactory.launcher:LlamaFactory", "llamafactory", YAML, r"^(model_name_or_path\s*:|model\s*:[ \t]*\S)"),
     Late("axolotl.launcher:Axolotl", "axolotl", YAML, r"^base_model\s*:"),
+    Late("automodel.launcher:Automodel", "automodel", YAML, r"^(recipe|step_scheduler|inference|mining)\s*:"),
     Late(
         "gptneox.launcher:GptNeox",
         "gpt-neox",

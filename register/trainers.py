@@ -149,7 +149,32 @@ AREAL_FSDP = replace(
 """A policy that verl, NeMo RL, ROLL or AReaL trains on parameters that torch shards: torchtitan's rules of memory and
 time, which files name as not modelled (`parsers.policy.sharded.MODEL_CODE`), and start-up checks of their own."""
 
-TRAINERS = (TRANSFORMERS, DEEPSPEED, GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, ROLL_FSDP, AREAL_FSDP)
+AUTOMODEL = replace(
+    TORCHTITAN,
+    name="automodel",
+    repositories=("Automodel", "torch "),
+    estimated_as=TORCHTITAN.name,
+    # Stages lie in a V under ZBVZeroBubble alone (Automodel 36044ad3
+    # nemo_automodel/components/distributed/pipelining/functional.py:801).
+    schedules=tuple(name for name in TORCHTITAN.schedules if name != "dualpipev"),
+    filled_schedules=(),
+    legality=("kv-groups-by-tp", "op-holds-cp", "micro-batches-fill-pipeline", "micro-batches-in-even-rounds"),
+)
+"""NeMo Automodel runs its layers on torch's FSDP, pipelines and tensors: torchtitan's rules of memory and time, and
+start-up checks of its own (`parsers.automodel.start_rules`)."""
+
+TRAINERS = (
+    TRANSFORMERS,
+    DEEPSPEED,
+    GPT_NEOX,
+    NANOTRON,
+    OLMO_CORE,
+    VERL_FSDP,
+    NEMO_DTENSOR,
+    ROLL_FSDP,
+    AREAL_FSDP,
+    AUTOMODEL,
+)
 
 ALL_FRAMEWORKS = {**FRAMEWORKS, **{each.name: each for each in TRAINERS}}
 """Every framework by its name."""

@@ -12,7 +12,7 @@ from taylor.register.adapters import ALL_HUGGING_FACE, Adapters, named_targets, 
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes a weight of four bits: one scale of eight bits for 64 weights, and one fp32 scale for 256 of these
 (Dettmers et al. 2023, arXiv:2305.14314 §3)."""
-_BASE_BYTES = {4: _NF4_BYTES, 8: 1.0}
+BASE_BYTES = {4: _NF4_BYTES, 8: 1.0}
 """Bytes a frozen weight by its bits; the scales of eight bits, one a row, are not counted (Dettmers et al. 2022,
 arXiv:2208.07339)."""
 _MOST_RANK = 2**16
@@ -71,9 +71,9 @@ def low_rank(
     dropped = fields.raw(dropout)
     if dropped is not None and not (isinstance(dropped, (int, float)) or re.fullmatch(r"[\d.]{1,12}", str(dropped))):
         raise fields.error(dropout, "must be a number from 0 to 1", str(dropped)[:40])
-    if bits is not None and bits not in _BASE_BYTES:
+    if bits is not None and bits not in BASE_BYTES:
         raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
-    base = None if bits is None else _BASE_BYTES[bits]
+    base = None if bits is None else BASE_BYTES[bits]
     whole = () if saved is None else saved_ends(names_of(fields.raw(saved)), file=fields.file, field=saved)
     dora = decomposed is not None and switch(fields, decomposed)
     return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base, saved=whole, decomposed=dora)

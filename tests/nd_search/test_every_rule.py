@@ -125,6 +125,7 @@ HOLDS: dict[str, Holds] = {
         + (c.rules.core_models and (c.rules.framework.name, c.schedule.name) in FILLED)
     ),
     "micro-batches-fill-1f1b": lambda s, c: s.vpp > 1 or not s.micro_batches < s.pp,
+    "micro-batches-fill-pipeline": lambda s, c: s.pp == 1 or not s.micro_batches < s.pp,
     "micro-batches-fill-interleaving": lambda s, c: s.vpp == 1 or not s.micro_batches < s.pp,
     "micro-batches-in-rounds": lambda s, c: s.vpp == 1 or in_rounds(s, c),
     "micro-batches-in-even-rounds": lambda s, c: (

@@ -12,6 +12,7 @@ from taylor.parsers.olmo.read import SCHEDULES
 from taylor.register.model import ModelSpec, MoeSpec
 from taylor.register.trainers import (
     AREAL_FSDP,
+    AUTOMODEL,
     DEEPSPEED,
     GPT_NEOX,
     NANOTRON,
@@ -57,6 +58,8 @@ def refusals(model: ModelSpec, rules: TrainingRules, strategy: Strategy) -> set[
         (TrainingRules(NEMO_DTENSOR, ulysses_degree=1), {}, {"cp": 2, "tp": 2, "sp": True},
          "context-without-sequence-parallel"),
         (TrainingRules(NEMO_DTENSOR, ulysses_degree=1), {}, {"tp": 8}, "kv-groups-by-tp"),
+        (TrainingRules(AUTOMODEL), {}, {"tp": 8}, "kv-groups-by-tp"),
+        (TrainingRules(AUTOMODEL), {}, {"pp": 4, "vpp": 2, "micro_batches": 2}, "micro-batches-fill-pipeline"),
         (TrainingRules(TRANSFORMERS), {}, {"tp": 8}, "kv-groups-by-tp"),
         (TrainingRules(DEEPSPEED), {}, {"tp": 8}, "kv-groups-by-tp"),
     ],
@@ -67,7 +70,7 @@ def test_a_strategy_that_the_program_refuses_is_refused_by_name(
     own = Strategy(**{"dp": 2, "tp": 1, "pp": 1, "sp": False, "micro_batches": 8, **strategy})
     found = refusals(DENSE.replace(**model), rules, own)
     assert found == {rule}
-    mended = own.replace(tp=1, pp=1, cp=1, sp=False)
+    mended = own.replace(tp=1, pp=1, cp=1, vpp=1, sp=False)
     assert refusals(DENSE.replace(**model), rules, mended) == set()
 
 
@@ -95,6 +98,7 @@ def test_a_rule_s_source_names_the_framework_s_own_checks() -> None:
         NEMO_DTENSOR,
         ROLL_FSDP,
         AREAL_FSDP,
+        AUTOMODEL,
         TRANSFORMERS,
         DEEPSPEED,
     ):

@@ -23,6 +23,8 @@ from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.areal.files import SHARDED as AREAL
+from tests.parsers.automodel.files import PIPELINE as AUTOMODEL_PIPELINE
+from tests.parsers.automodel.files import RECIPE as AUTOMODEL
 from tests.parsers.bridge.files import CONTAINER as BRIDGE
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.nanotron.files import LLAMA as NANOTRON
@@ -44,6 +46,7 @@ SAMPLES = sorted(
 )
 NEEDS_DEVICES = (
     "areal-fsdp",
+    "automodel",
     "axolotl",
     "bridge",
     "bridge-script",
@@ -123,6 +126,8 @@ FURTHER = {
     "areal.yaml": AREAL,
     "bridge.yaml": BRIDGE,
     "nanotron.yaml": NANOTRON,
+    "automodel.yaml": AUTOMODEL,
+    "automodel_pipeline.yaml": AUTOMODEL_PIPELINE,
 }
 
 
