@@ -71,7 +71,7 @@ def _replicas(recipe: Recipe, strategy: Strategy) -> dict[YamlPath, Any]:
     Raises
     ------
     InputError
-        When the shards do not hold whole contexts, or are none under FSDP.
+        When the shards are no multiple of the context ranks, or are none under FSDP.
     """
     if recipe.strategy == DDP:
         return {}
