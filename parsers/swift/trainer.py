@@ -35,8 +35,10 @@ from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
 from taylor.parsers.trainer.optimizers import USUAL
 from taylor.parsers.trainer.settings import (
     Accelerate,
+    attends_eagerly,
     count,
     length_of,
+    loaded_bytes,
     optimizer_of,
     refuse,
     started_deepspeed,
@@ -159,7 +161,6 @@ def job_in(
     mbs, shared = count(fields, MBS, 1), count(fields, "sequence_parallel_size", 1)
     stated = fields.raw(ACCUMULATION) is not None
     accumulation = count(fields, ACCUMULATION) if stated else max(1, math.ceil(_BATCH / mbs / (world or ASSUMED_RANKS)))
-    kind = str(fields.raw("torch_dtype") or "bfloat16")
     liger = switch(fields, "use_liger_kernel")
     return TrainerJob(
         file=fields.file,
@@ -175,12 +176,12 @@ def job_in(
         usual_optimizer=not fields.has("optim"),
         world=world,
         context=_context(model, shared, fields),
-        loaded_bytes=4 if kind in ("float32", "fp32") else 2,
+        loaded_bytes=loaded_bytes(fields, "torch_dtype", default="bfloat16"),
         compute_bytes=2,
         pairs=loss == _PAIRS,
         fused_loss=liger,
         fused_elements=liger,
-        eager_attention=fields.raw("attn_impl") == "eager",
+        eager_attention=attends_eagerly(fields, "attn_impl"),
         compiled=switch(fields, "torch_compile"),
         adapters=_adapters(fields) if tuner == "lora" else None,
         frozen=frozen,
@@ -216,8 +217,9 @@ def _refuse_other_jobs(fields: Fields, loss: str) -> str:
     name = "train_type" if fields.has("train_type") else "tuner_type"
     tuner = str(fields.text(name, default="lora"))
     if tuner not in ("full", "lora"):
-        why = "trains a part of the model that is not modelled"
-        raise fields.error(name, why, shortened(tuner, 40), f"write --{name} full or lora")
+        near = likely_meant(tuner, ("full", "lora"))
+        why = "trains a part of the model that is not modelled" if near is None else "is none of ms-swift's"
+        raise fields.error(name, why, shortened(tuner, 40), f"write --{name} {near or 'full or lora'}")
     if loss not in ("", _PAIRS, _ROLLED_OUT):
         why = f"{OTHER_LOSSES[loss]}, which is not modelled" if loss in OTHER_LOSSES else "is none of ms-swift's"
         raise fields.error("rlhf_type", why, shortened(loss, 40), "write --rlhf_type dpo or grpo, or plan swift sft")
@@ -250,6 +252,7 @@ def _adapters(fields: Fields) -> Adapters:
         "target_modules",
         "lora_dropout",
         bits=bits,
+        bits_by="quant_bits",
         usual=ALL_HUGGING_FACE,
         saved="modules_to_save",
         decomposed="use_dora",
@@ -388,6 +391,7 @@ def _number(script: ShellScript, name: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"\d{1,6}", text) or not int(text):
+        problem = "is known only when the job starts" if "$" in text else "must be a whole number from 1"
         cure = f"give --env {name}=NUMBER"
-        raise InputError("is known only when the job starts", file=script.file, field=name, value=text, cure=cure)
+        raise InputError(problem, file=script.file, field=name, value=text, cure=cure)
     return int(text)

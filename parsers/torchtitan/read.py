@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from taylor.base.errors import InputError
+from taylor.base.errors import InputError, shortened
 from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.ranks import OpenRanks
@@ -48,7 +48,7 @@ LAST_IN_V020 = {
     "parallelism": ("enable_compiled_autograd",),
 }
 """Keys that v0.2.0 still has and v0.2.1 has not (torchtitan/config/job_config.py), by section."""
-_HALF = 2
+_BYTES = {"bfloat16": 2, "float32": 4}
 PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
 
 
@@ -320,12 +320,12 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization, release:
         parallel_optimizer=sharded,
         gradient_shard=sharded,
         parameter_shard=sharded,
-        param_bytes=_HALF if _stores_half(training) else 4,
+        param_bytes=type_bytes(training, "dtype"),
         optimizer=_read_optimizer(training),
         stay_gathered=sharded and reshard == "never",
         whole_ends=sharded and release.whole_ends,
         separate_pools=sharded,
-        compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
+        compute_bytes=type_bytes(training, "mixed_precision_param"),
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
         compiled=_compiles(top) and _compiles_part(top, "model"),
         compiled_loss=_compiles(top) and release.compiles_loss and _compiles_part(top, "loss"),
@@ -357,8 +357,20 @@ def _compiles(top: Fields) -> bool:
     return any(top.section(name).boolean(key, default=False) for name, key in sections)
 
 
-def _stores_half(training: Fields) -> bool:
-    return bool(training.text("dtype", default="float32") == "bfloat16")
+def type_bytes(training: Fields, name: str) -> int:
+    """Bytes of an element of the type that ``dtype``, ``mixed_precision_param`` or ``mixed_precision_reduce`` names.
+
+    Source: v0.2.2 torchtitan/config/job_config.py:275-290.
+
+    Raises
+    ------
+    InputError
+        When it names another type than bfloat16 and float32.
+    """
+    written = training.text(name, default="bfloat16" if name == "mixed_precision_param" else "float32")
+    if written not in _BYTES:
+        raise training.error(name, "is no type of torchtitan's", shortened(written, 40), f"write {' or '.join(_BYTES)}")
+    return _BYTES[written]
 
 
 def _read_optimizer(training: Fields) -> OptimizerStates:
@@ -368,10 +380,10 @@ def _read_optimizer(training: Fields) -> OptimizerStates:
     torchtitan/config/job_config.py:275); gradients are added up whole, and reduced, in a type of their own
     (:290; torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param.py, ``to_accumulated_grad_if_needed``).
     """
-    reduced = _HALF if training.text("mixed_precision_reduce", default="float32") == "bfloat16" else None
-    if _stores_half(training):
-        return OptimizerStates(_HALF, 0, 2 * _HALF, reduced_bytes=reduced or 4)
-    return OptimizerStates(reduced_bytes=reduced)
+    stored, reduced = type_bytes(training, "dtype"), type_bytes(training, "mixed_precision_reduce")
+    if stored < 4:
+        return OptimizerStates(stored, 0, 2 * stored, reduced_bytes=reduced)
+    return OptimizerStates(reduced_bytes=reduced if reduced < 4 else None)
 
 
 def default_split(layers: int, chunks: int, first_less: int, last_less: int) -> list[int]:

@@ -28,9 +28,10 @@ from taylor.parsers.small_run import (
     ShardedWeights,
     sizes_of,
 )
+from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import write
-from taylor.parsers.torchtitan.read import config_from_source, release_in
+from taylor.parsers.torchtitan.read import config_from_source, release_in, type_bytes
 from taylor.parsers.torchtitan.releases import VERSIONS
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -40,7 +41,6 @@ from taylor.register.registry import Registry
 
 FIRST = "v0.2.0"
 """The release since which files state how many steps are recorded (torchtitan/config/job_config.py:43-50)."""
-_BYTES = {"bfloat16": 2, "float32": 4}
 _PARAMETER = re.compile(r"taylor: parameter ([\w.]{1,300}) (\d{1,18})\b")
 """A parameter's elements on a rank of its weights' whole, as `workflows.tuning.trace_memory` prints them."""
 _LAYER = re.compile(r"\blayers\.(\d{1,9})\.")
@@ -88,16 +88,9 @@ def _config(source: TomlSource, model: ModelSpec | None = None) -> TrainingConfi
 
 def _weights(source: TomlSource) -> ShardedWeights:
     """Precision of weights and gradients: v0.2.2 torchtitan/config/job_config.py:268-297."""
-    training = source.data.get("training", {})
-
-    def width(name: str, usual: str) -> int:
-        return _BYTES.get(training.get(name, usual), 4)
-
-    return ShardedWeights(
-        width("mixed_precision_param", "bfloat16"),
-        width("mixed_precision_reduce", "float32"),
-        width("dtype", "float32"),
-    )
+    training = Fields(source.data, source.file).section("training")
+    names = ("mixed_precision_param", "mixed_precision_reduce", "dtype")
+    return ShardedWeights(*(type_bytes(training, name) for name in names))
 
 
 def _strategy(setting: RunSetting, micro_batches: int) -> Strategy:

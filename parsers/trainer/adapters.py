@@ -32,6 +32,7 @@ def low_rank(
     dropout: str,
     *,
     bits: int | None,
+    bits_by: str = "quantization_bit",
     usual: tuple[str, ...] = (),
     everywhere: str = "",
     saved: str | None = None,
@@ -47,6 +48,8 @@ def low_rank(
         Names of the settings that name modules, and the dropout.
     bits : int or None
         Bits of a frozen weight; None: as it is computed.
+    bits_by : str
+        Name of the setting that states the bits.
     usual : tuple of str
         What the file means without a name of a module.
     everywhere : str
@@ -72,7 +75,7 @@ def low_rank(
     if dropped is not None and not (isinstance(dropped, (int, float)) or re.fullmatch(r"[\d.]{1,12}", str(dropped))):
         raise fields.error(dropout, "must be a number from 0 to 1", str(dropped)[:40])
     if bits is not None and bits not in BASE_BYTES:
-        raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
+        raise fields.error(bits_by, "has another number of bits than 4 or 8", bits, f"write {bits_by} 4 or 8")
     base = None if bits is None else BASE_BYTES[bits]
     whole = () if saved is None else saved_ends(names_of(fields.raw(saved)), file=fields.file, field=saved)
     dora = decomposed is not None and switch(fields, decomposed)

@@ -11,6 +11,7 @@ from taylor.base.errors import InputError, shortened
 from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING
 from taylor.parsers.text.fields import MAX_DEGREE, MAX_SIZE, Fields
+from taylor.parsers.text.spelling import likely_meant
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
 from taylor.parsers.trainer.fsdp import read_fsdp
@@ -18,6 +19,18 @@ from taylor.parsers.trainer.optimizers import MOMENTS
 from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.register.model import ModelSpec
 
+_TYPES = ("float32", "bfloat16", "float16", "auto")
+_WIDTHS = {
+    **dict.fromkeys(("float32", "fp32", "float"), 4),
+    **dict.fromkeys(_TYPES[1:], 2),
+    "bf16": 2,
+    "fp16": 2,
+    "half": 2,
+}
+_ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attn")
+"""transformers v4.57.1 src/transformers/modeling_utils.py (``AttentionInterface``); ``flash_attn`` is ms-swift's
+(3602360a swift/arguments/base_args/model_args.py:34)."""
+_SHARDS = ("DEEPSPEED", "FSDP")
 _TRUE, _FALSE = ("true", "yes", "y", "1", "on"), ("false", "no", "n", "0", "off", "none", "null", "")
 _ACCELERATE = re.compile(r"--config[_-]file[ =]+([\w./-]+\.ya?ml)\b")
 
@@ -62,6 +75,42 @@ def length_of(fields: Fields) -> TrainingLength:
     return TrainingLength(steps=steps) if type(steps) is int and 0 < steps <= MAX_SIZE else UNSTATED
 
 
+def loaded_bytes(fields: Fields, *names: str, default: str) -> int:
+    """Bytes of a weight as it is loaded, by the first of the options that is there; 2 for a checkpoint's own type.
+
+    Sources: modelscope/ms-swift 3602360a swift/arguments/base_args/model_args.py:74 (``torch_dtype``), huggingface/trl
+    f2cd5771 trl/trainer/model_config.py:89-95 (``dtype``).
+
+    Raises
+    ------
+    InputError
+        When it names no type.
+    """
+    name = next((one for one in names if fields.raw(one) is not None), names[0])
+    written = str(fields.raw(name) or default)
+    kind = default if written.lower() in _FALSE else written.lower().removeprefix("torch.")
+    if kind not in _WIDTHS:
+        near = likely_meant(kind, _TYPES)
+        cure = f"write {near or ' or '.join(_TYPES)}"
+        raise fields.error(name, "is no type of weights", shortened(written, 40), cure)
+    return _WIDTHS[kind]
+
+
+def attends_eagerly(fields: Fields, name: str) -> bool:
+    """Return whether attention writes its scores (``eager``); any kernel by another name does not.
+
+    Raises
+    ------
+    InputError
+        When the name is a letter from a known one.
+    """
+    written = fields.raw(name)
+    near = None if written in _ATTENTIONS else likely_meant(str(written), _ATTENTIONS)
+    if near is not None:
+        raise fields.error(name, "is no way of attention", shortened(str(written), 40), f"write {near}")
+    return bool(written == "eager")
+
+
 def optimizer_of(fields: Fields, name: str, default: str) -> str:
     """The optimizer's name, as `MOMENTS` has it.
 
@@ -75,7 +124,8 @@ def optimizer_of(fields: Fields, name: str, default: str) -> str:
     low = written.lower()
     if low in MOMENTS:
         return low
-    cure = f"the optimizers whose states are known are {', '.join(dict.fromkeys(MOMENTS))}"
+    near = likely_meant(low, MOMENTS)
+    cure = f"the optimizers whose states are known are {', '.join(MOMENTS)}" if near is None else f"write {near}"
     raise fields.error(name, "has states that are not modelled", shortened(written, 60), cure)
 
 
@@ -158,7 +208,12 @@ class Accelerate:
 
     @property
     def _kind(self) -> str:
-        return str(self.fields.raw("distributed_type")).upper()
+        written = str(self.fields.raw("distributed_type"))
+        near = likely_meant(written.upper(), _SHARDS)
+        if near is not None:
+            problem = "is none of accelerate's"
+            raise self.fields.error("distributed_type", problem, shortened(written, 40), f"write {near}")
+        return written.upper()
 
 
 def started_deepspeed(

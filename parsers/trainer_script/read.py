@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taylor.base.errors import InputError, shortened
+from taylor.base.errors import shortened
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.llamafactory import read as llamafactory
@@ -34,9 +34,11 @@ from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.optimizers import USUAL
 from taylor.parsers.trainer.settings import (
     Accelerate,
+    attends_eagerly,
     count,
     fsdp_words,
     length_of,
+    loaded_bytes,
     optimizer_of,
     refuse,
     started_deepspeed,
@@ -61,6 +63,7 @@ FORM = FlagForm(
 _MODELS = ("model_name_or_path", "model_id", "model_name", "config_name", "model")
 _LENGTHS = ("block_size", "model_max_length", "max_seq_length", "max_length", "cutoff_len", "max_seq_len")
 _ADAPTERS = ("use_lora", "lora_enable", "lora_r", "lora_rank", "use_qlora", "load_in_4bit", "load_in_8bit")
+_OF_TRL = ("lora_r", "load_in_4bit", "load_in_8bit")
 _LISTS = ("lora_target_modules", "lora_modules_to_save", "target_modules", "modules_to_save")
 """Options that take several words."""
 _OFF = ("false", "0", "none", "no", "")
@@ -136,8 +139,13 @@ def plain_job(
         When it trains adapters of another program's options, or a value is wrong.
     """
     adapted = switch(fields, "use_peft")
-    for name in () if adapted else _ADAPTERS:
-        if fields.has(name) and str(fields.raw(name)).lower() not in _OFF:
+    for name in _ADAPTERS:
+        if not fields.has(name) or str(fields.raw(name)).lower() in _OFF:
+            continue
+        if adapted and name not in _OF_TRL:
+            cure = "leave it out; trl's rank is --lora_r" if name == "lora_rank" else "leave it out"
+            raise refuse(fields, name, "is no option beside --use_peft, which is trl's", cure)
+        if not adapted:
             why = "trains adapters by options of the program's own, whose meaning is not known"
             raise refuse(fields, name, why, f"leave --{name} out to plan the training of all weights")
     named = next((name for name in _MODELS if fields.has(name)), None)
@@ -151,8 +159,7 @@ def plain_job(
     sharding = _sharding(fields, model, accelerate, zero, notes)
     zero = started_deepspeed(zero, fields, accelerate)
     half = switch(fields, "bf16") or switch(fields, "fp16")
-    loaded = str(fields.raw("torch_dtype") or fields.raw("dtype") or "float32")
-    wide = loaded not in ("bfloat16", "float16", "auto")
+    wide = loaded_bytes(fields, "torch_dtype", "dtype", default="float32") == 4
     return TrainerJob(
         file=fields.file,
         launcher=launcher,
@@ -172,7 +179,7 @@ def plain_job(
         adapters=_adapters(fields, model, notes, wide=wide) if adapted else None,
         fused_loss=switch(fields, "use_liger_kernel"),
         fused_elements=switch(fields, "use_liger_kernel"),
-        eager_attention=fields.raw("attn_implementation") == "eager",
+        eager_attention=attends_eagerly(fields, "attn_implementation"),
         compiled=switch(fields, "torch_compile"),
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
         misfits=misfits_of((*TRAINER_CHECKS, *MATCHES, *DEEPSPEED_CHECKS), _keys(fields, zero)),
@@ -288,17 +295,23 @@ def _fsdp_config(fields: Fields) -> Fields:
 
 
 def world_of(script: ShellScript, flags: Flags) -> int | None:
-    """Ranks that the command starts: by torchrun's, DeepSpeed's or accelerate's options, or the devices it may see."""
+    """Ranks that the command starts: by torchrun's, DeepSpeed's or accelerate's options, or the devices it may see.
+
+    Raises
+    ------
+    InputError
+        When an option that the script settles is no whole number.
+    """
     world = flags.world_size()
     if world is not None:
         return world
     for name, nodes in (("num-processes", None), ("num-gpus", "num-nodes")):
-        try:
-            each = flags.integer(name, default=None)
-            if each is not None:
-                return int(each * (1 if nodes is None else flags.integer(nodes, default=1)))
-        except InputError:
+        given = [flag for flag in flags.flags if flag.name in (name, nodes)]
+        if any(word.unknown for flag in given for word in flag.values):
             return None
+        each = flags.integer(name, default=None)
+        if each is not None:
+            return int(each * (1 if nodes is None else flags.integer(nodes, default=1)))
     seen = script.variable("CUDA_VISIBLE_DEVICES")
     text = "" if seen is None or not seen.words else seen.words[0].text
     return text.count(",") + 1 if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,1023}", text) else None

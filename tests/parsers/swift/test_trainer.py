@@ -88,6 +88,11 @@ def test_a_quantized_checkpoint_is_known_by_its_name(tmp_path: Path, model: str,
     ("options", "method", "reason"),
     [
         ("--tuner_type adalora", "sft", "tuner_type: trains a part of the model"),
+        ("--tuner_type loar", "sft", "tuner_type: is none of ms-swift's.*write --tuner_type lora"),
+        ("--torch_dtype bfloat61", "sft", "torch_dtype: is no type of weights.*write bfloat16"),
+        ("--attn_impl eagr", "sft", "attn_impl: is no way of attention.*write eager"),
+        ("--quant_bits 5", "sft", "quant_bits: has another number of bits.*write quant_bits 4 or 8"),
+        ("--optim adamw_trch", "sft", "optim: has states.*write adamw_torch"),
         ("--task_type seq_cls", "sft", "task_type: ends in another head"),
         ("--rlhf_type gkd", "rlhf", "rlhf_type: trains beside a teacher"),
         ("--rlhf_type dop", "rlhf", "rlhf_type: is none of ms-swift's"),
@@ -108,6 +113,17 @@ def test_layers_spread_over_the_devices_of_a_process_are_refused(tmp_path: Path)
     path = written(tmp_path)
     path.write_text(path.read_text(encoding="utf-8").replace("node=4", "node=2"), encoding="utf-8")
     with pytest.raises(InputError, match=r"CUDA_VISIBLE_DEVICES: .* over 2 devices each.*NPROC_PER_NODE=4"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [("four", "must be a whole number from 1"), ("$RANKS", "is known only when the job starts")]
+)
+def test_a_number_of_ranks_is_one_or_is_left_open(tmp_path: Path, number: str, reason: str) -> None:
+    path = written(tmp_path)
+    text = path.read_text(encoding="utf-8").replace("nproc_per_node=4", f"nproc_per_node={number}")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"NPROC_PER_NODE: {reason}.*give --env NPROC_PER_NODE=NUMBER"):
         read_config(path)
 
 

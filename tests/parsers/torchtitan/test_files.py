@@ -158,6 +158,13 @@ def test_a_sharding_degree_left_to_the_ranks_is_fsdp_on_any_number_of_them(tmp_p
     assert one.strategy == left.strategy and not one.rules.parameter_shard
 
 
+@pytest.mark.parametrize("name", ["dtype", "mixed_precision_param", "mixed_precision_reduce"])
+def test_a_type_that_torchtitan_does_not_take_is_refused(tmp_path: Path, name: str) -> None:
+    """v0.2.2 torchtitan/config/job_config.py:275-290: its type is a literal of the two."""
+    with pytest.raises(InputError, match=f"training.{name}: is no type.*write bfloat16 or float32"):
+        read_config(toml_file(tmp_path, ("[training]", f'[training]\n{name} = "bf16"')))
+
+
 @pytest.mark.parametrize(
     ("more", "kept", "gradient", "whole"),
     [

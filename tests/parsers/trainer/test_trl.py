@@ -103,6 +103,10 @@ def test_a_script_of_the_trainer_s_options_is_the_program_s_that_it_starts(
         (SFT.replace("sft", "grpo", 1), "trl: trains beside roll-outs"),
         (f"{SFT} --accelerate_config zero4", "--accelerate-config: is not found.*zero3"),
         (f"{SFT} --config none.yaml", "--config: is not found"),
+        (f"{SFT} --dtype bfloat61", "dtype: is no type of weights.*write bfloat16"),
+        (f"{SFT} --attn_implementation eagr", "attn_implementation: is no way of attention.*write eager"),
+        (f"{SFT} --num_processes two", "--num_processes: must be a whole number"),
+        (f"{SFT} --use_peft --lora_rank 8", "lora_rank: is no option beside --use_peft.*--lora_r"),
         (f"{SFT} --use_peft --lora_target_modules nothing q_proj", "lora_target_modules: .*nothing"),
         (f"{SFT} --use_peft --lora_target_modules q_proj", "lora_target_modules: is one name"),
         (f"{SFT} --use_peft --load_in_4bit --load_in_8bit", "load_in_8bit: does not start with --load_in_4bit"),
@@ -115,6 +119,12 @@ def test_a_script_of_the_trainer_s_options_is_the_program_s_that_it_starts(
 def test_what_is_not_planned_is_refused_by_its_option(tmp_path: Path, command: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         read(tmp_path, command)
+
+
+def test_a_misspelt_kind_of_accelerate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("distributed_type: DEEPSPED\nnum_processes: 4\n", encoding="utf-8")
+    with pytest.raises(InputError, match="distributed_type: is none of accelerate's.*write DEEPSPEED"):
+        read(tmp_path, f"{SFT} --accelerate_config own.yaml")
 
 
 def test_pairs_are_read_of_dpo(tmp_path: Path) -> None:
