@@ -31,7 +31,7 @@ from benchmarks.tune_campaign import CARDS, PASSES, Network, campaign_parser
 from taylor.blackbox.degree_search import choices
 from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs
 from taylor.blackbox.stage_problem import stage_blocks
-from taylor.parsers.small_run import ProfiledSteps, RunSetting
+from taylor.parsers.small_run import ProfiledRun, ProfiledSteps, RunSetting
 from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws, plans_of
 
 SHAPE_RUNS, MEMORY_STAGES = 12, 100
@@ -55,7 +55,7 @@ class TitanNetwork(Network):
         place.mkdir(exist_ok=True)
         profile = ProfiledSteps(place / "profile", run.steps)
         small = place / self.name
-        small.write_text(self.launcher.small_run(self.script, run.setting, CARDS, profile))
+        small.write_text(self.launcher.small_run(self.script, ProfiledRun(run.setting, CARDS, profile)))
         os.environ["PYTHONPATH"] = "trace_memory"
         words = [str(self.number), "--nnodes", "2", "--nproc-per-node", "8", "--job.config_file", str(small)]
         (place / "run.log").write_text(train(words))

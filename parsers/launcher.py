@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -18,7 +18,7 @@ from taylor.cost_model.choices.module_choices import ModuleWords
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.rl_iteration import RlIteration
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledRun, RunLog, RunSetting, Switch
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -288,7 +288,7 @@ class Launcher(ABC):
         raise InputError("has no roll-outs: it is no job of reinforcement learning", file=config.path, cure=cure)
 
     def fixed_context(self, config: TrainingConfig) -> str | None:
-        """Why a search cannot choose the context ranks that exchange heads (`Strategy.ulysses`); None where it can."""
+        """The reason why a search cannot choose the context ranks that exchange heads (`Strategy.ulysses`); None where it can."""
         return f"is not written into a {self.title}"
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
@@ -385,23 +385,8 @@ class Launcher(ABC):
         """
         raise _no_small_run(path)
 
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-        again: Sequence[str] | None = None,
-    ) -> str:
+    def small_run(self, path: Path, run: ProfiledRun) -> str:
         """The text of a file that trains the same network cut down: few layers, other degrees, some steps profiled.
-
-        Parameters
-        ----------
-        switched : collection of str
-            Names of `switches` that are turned the other way.
-        again : sequence of str or None
-            Those of `recompute_modules` that run again in every layer; None: the layers run again whole.
 
         Raises
         ------

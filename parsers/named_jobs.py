@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from taylor.parsers.launcher import Launcher
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledRun, RunSetting, Switch
 
 
 class NamedJobs(Launcher):
@@ -16,17 +15,9 @@ class NamedJobs(Launcher):
         """See `Launcher.job_sizes`: a model that is named cannot be cut down."""
         return Launcher.job_sizes(self, path)
 
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-        again: Sequence[str] | None = None,
-    ) -> str:
+    def small_run(self, path: Path, run: ProfiledRun) -> str:
         """See `Launcher.small_run`."""
-        return Launcher.small_run(self, path, setting, machines, profile, switched, again)
+        return Launcher.small_run(self, path, run)
 
     def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """See `Launcher.planned_job`."""

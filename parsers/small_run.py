@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+from taylor.register.model import ModelSpec
 
 
 @dataclass(frozen=True, order=True)
@@ -71,6 +73,20 @@ class RunSetting:
     def local_experts(self) -> int:
         """Experts of a rank."""
         return self.experts // self.ep
+
+    def strategy(self, op: int, sp: bool, micro_batches: int) -> Strategy:
+        """These degrees with an optimizer over `op` ranks, sequence parallel or not, and a number of micro-batches."""
+        return Strategy(
+            dp=self.dp,
+            tp=self.tp,
+            pp=self.pp,
+            ep=self.ep,
+            cp=self.cp,
+            op=op,
+            sp=sp,
+            mbs=self.mbs,
+            micro_batches=micro_batches,
+        )
 
     def differences(self, other: RunSetting) -> str:
         """Changes of another setting, as ``cp 1 -> 2``."""
@@ -196,6 +212,40 @@ def sizes_of(config: TrainingConfig, cure: str) -> JobSizes:
     )
 
 
+def cut_model(model: ModelSpec, setting: RunSetting) -> ModelSpec:
+    """The model with the layers and experts of a small run."""
+    moe = model.moe
+    return model.replace(
+        n_layers=setting.layers,
+        moe=None if moe is None else replace(moe, n_experts=setting.experts, first_dense=setting.dense),
+    )
+
+
+def plan_by_kinds(config: TrainingConfig, plan: PipelinePlan) -> PipelinePlan:
+    """A plan of small runs, which name dense layers in front and all others, with the kinds of a configuration."""
+    kinds = zip(config.model.body_counts, plan.layers.values(), strict=True)
+    return PipelinePlan(dict(kinds), plan.recompute)
+
+
+def refuse_misfits(written: TrainingConfig, file: Path) -> None:
+    """Refuse what the launcher's program would not start.
+
+    Parameters
+    ----------
+    written : TrainingConfig
+        The configuration as it would be written.
+    file : Path
+        The user's file.
+
+    Raises
+    ------
+    InputError
+        With the field of the first check that fails.
+    """
+    for misfit in written.misfits:
+        raise InputError(misfit.problem, file=file, field=misfit.field, value=misfit.value, cure=misfit.cure)
+
+
 @dataclass(frozen=True)
 class Switch:
     """Switch of a file that leaves the network as it is: two small runs show whether it saves time.
@@ -302,6 +352,34 @@ class ProfiledSteps:
     def iterations(self) -> int:
         """Steps that run."""
         return self.first + self.count
+
+
+@dataclass(frozen=True)
+class ProfiledRun:
+    """A small run to write: its settings, where it runs, and what of it is profiled.
+
+    Parameters
+    ----------
+    switched : tuple of str
+        Names of `Launcher.switches` that are turned the other way.
+    again : tuple of str or None
+        Those of `Launcher.recompute_modules` that run again in every layer; None: the layers run again whole.
+
+    Raises
+    ------
+    ValueError
+        When it takes another number of cards than its machines have.
+    """
+
+    setting: RunSetting
+    machines: Machines
+    profile: ProfiledSteps
+    switched: tuple[str, ...] = ()
+    again: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.setting.ranks != self.machines.ranks:
+            raise ValueError("a small run takes all the cards that its machines have")
 
 
 @dataclass(frozen=True)

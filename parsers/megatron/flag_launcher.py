@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -25,7 +25,7 @@ from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.swap import SWAP_PARTS
 from taylor.parsers.megatron.switches import switches
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledRun, RunLog, RunSetting, Switch
 from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -204,17 +204,9 @@ class FlagLauncher(Launcher):
         """See `Launcher.job_sizes`; nothing but a few flags is read, so that any network will do."""
         return small_run.job_sizes(self.launch(path))
 
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-        again: Sequence[str] | None = None,
-    ) -> str:
+    def small_run(self, path: Path, run: ProfiledRun) -> str:
         """See `Launcher.small_run`."""
-        return small_run.small_run(self.launch(path), setting, machines, profile, switched, again).text
+        return small_run.small_run(self.launch(path), run).text
 
     def traces_by_torch(self, path: Path) -> bool:
         """See `Launcher.traces_by_torch`; MindSpeed has its own."""

@@ -7,7 +7,6 @@ command line (MindSpeed 028de58c mindspeed/auto_settings/profile/argv.py:67-176,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.context import ULYSSES, algorithm_of
@@ -28,7 +27,7 @@ from taylor.parsers.megatron.recompute import (
     recompute_flags,
 )
 from taylor.parsers.megatron.switches import planned_flags, small_flags
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledRun, ProfiledSteps, RunSetting
 from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
 
@@ -125,14 +124,7 @@ def _dense_in_front(flags: Flags) -> int:
     return first
 
 
-def small_run(
-    launch: Launch,
-    setting: RunSetting,
-    machines: Machines,
-    profile: ProfiledSteps,
-    switched: Collection[str] = (),
-    again: Sequence[str] | None = None,
-) -> Launch:
+def small_run(launch: Launch, run: ProfiledRun) -> Launch:
     """See `Launcher.small_run`.
 
     Every layer runs again in the backward pass, as in MindSpeed's runs: then the operators of a layer stand whole
@@ -143,9 +135,7 @@ def small_run(
     InputError
         When a flag's value cannot be changed alone.
     """
-    flags = launch.flags
-    if setting.ranks != machines.ranks:
-        raise ValueError("a small run takes all the cards that its machines have")
+    flags, setting, machines, profile, again = launch.flags, run.setting, run.machines, run.profile, run.again
     wanted: Wanted = {name: False for name in (*_DROPPED, *RECOMPUTE_FLAGS) if flags.has(name)}
     sizes = {
         "tensor-model-parallel-size": setting.tp,
@@ -179,7 +169,7 @@ def small_run(
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
-    wanted |= _BUCKETS | small_flags(flags, setting, switched)
+    wanted |= _BUCKETS | small_flags(flags, setting, run.switched)
     if flags.has("lr-warmup-iters"):
         wanted["lr-warmup-iters"] = "1"
     wanted |= _profiled(launch, setting, profile)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from taylor.parsers.mindformers.modules import module_words, modules_of
 from taylor.parsers.mindformers.parameters import rank_parameters
 from taylor.parsers.mindformers.read import NAME, config_from_source
 from taylor.parsers.mindformers.swap import SWAP_PARTS
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, PlannedJob, ProfiledRun, RunSetting
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -106,17 +106,9 @@ class MindFormers(Launcher):
         """See `Launcher.job_sizes`."""
         return small_run.job_sizes(YamlSource.read(path))
 
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-        again: Sequence[str] | None = None,
-    ) -> str:
+    def small_run(self, path: Path, run: ProfiledRun) -> str:
         """See `Launcher.small_run`."""
-        return small_run.small_run(YamlSource.read(path), setting, machines, profile).text
+        return small_run.small_run(YamlSource.read(path), run).text
 
     def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """See `Launcher.planned_job`."""

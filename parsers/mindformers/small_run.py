@@ -18,13 +18,22 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.model import EXPERTS
 from taylor.parsers.mindformers.read import config_from_source
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, sizes_of
+from taylor.parsers.small_run import (
+    JobSizes,
+    PlannedJob,
+    ProfiledRun,
+    ProfiledSteps,
+    RunSetting,
+    cut_model,
+    plan_by_kinds,
+    refuse_misfits,
+    sizes_of,
+)
 from taylor.parsers.text.yaml_edit import lookup
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import ModelSpec
 
 _DATA = ("train_dataset", "data_loader")
 _MODEL = ("model", "model_config")
@@ -46,7 +55,7 @@ def job_sizes(source: YamlSource) -> JobSizes:
     return replace(found, cp_ways=config.model.n_heads if config.rules.ulysses_degree is None else 0)
 
 
-def small_run(source: YamlSource, setting: RunSetting, machines: Machines, profile: ProfiledSteps) -> YamlSource:
+def small_run(source: YamlSource, run: ProfiledRun) -> YamlSource:
     """See `Launcher.small_run`.
 
     Every layer runs again in the backward pass and the optimizer is split over all replicas, as in small runs of
@@ -57,22 +66,10 @@ def small_run(source: YamlSource, setting: RunSetting, machines: Machines, profi
     InputError
         When an entry cannot be changed alone.
     """
-    if setting.ranks != machines.ranks:
-        raise ValueError("a small run takes all the cards that its machines have")
-    config = config_from_source(source).replace(schedule=ScheduleSpec())
-    strategy = Strategy(
-        dp=setting.dp,
-        tp=setting.tp,
-        pp=setting.pp,
-        ep=setting.ep,
-        cp=setting.cp,
-        op=setting.dp * setting.cp,
-        sp=config.strategy.sp,
-        mbs=setting.mbs,
-        micro_batches=setting.pp,
-    )
-    small = config.replace(model=_cut(config, setting))
-    extra = _sizes(source, config, setting) | _run(source, setting, strategy, profile) | _table(config)
+    setting, config = run.setting, config_from_source(source).replace(schedule=ScheduleSpec())
+    strategy = _strategy(config, setting, setting.pp)
+    small = config.replace(model=cut_model(config.model, setting))
+    extra = _sizes(source, config, setting) | _run(source, setting, strategy, run.profile) | _table(config)
     return write.with_strategy(source, config, strategy, small.even_plan(strategy, FULL), extra)
 
 
@@ -86,23 +83,10 @@ def planned_job(source: YamlSource, setting: RunSetting, job: PlannedJob) -> Yam
     """
     config = config_from_source(source).replace(schedule=ScheduleSpec())
     batch = job.batch or config.strategy.global_batch
-    strategy = Strategy(
-        dp=setting.dp,
-        tp=setting.tp,
-        pp=setting.pp,
-        ep=setting.ep,
-        cp=setting.cp,
-        op=setting.dp * setting.cp,
-        sp=config.strategy.sp,
-        mbs=setting.mbs,
-        micro_batches=batch // (setting.dp * setting.mbs),
-    )
-    # Small runs name dense layers in front and all others.
-    kinds = zip(config.model.body_counts, job.plan.layers.values(), strict=True)
-    plan = PipelinePlan(dict(kinds), job.plan.recompute)
+    strategy = _strategy(config, setting, batch // (setting.dp * setting.mbs))
+    plan = plan_by_kinds(config, job.plan)
     written = write.with_strategy(source, config, strategy, plan, _table(config))
-    for misfit in config_from_source(written).misfits:
-        raise InputError(misfit.problem, file=source.file, field=misfit.field, value=misfit.value, cure=misfit.cure)
+    refuse_misfits(config_from_source(written), source.file)
     return written
 
 
@@ -114,12 +98,8 @@ def _table(config: TrainingConfig) -> dict[str, object]:
     return {} if config.rules.core_models or config.rules.vocab_parallel else {"parallel_config.vocab_emb_dp": False}
 
 
-def _cut(config: TrainingConfig, setting: RunSetting) -> ModelSpec:
-    moe = config.model.moe
-    return config.model.replace(
-        n_layers=setting.layers,
-        moe=None if moe is None else replace(moe, n_experts=setting.experts, first_dense=setting.dense),
-    )
+def _strategy(config: TrainingConfig, setting: RunSetting, micro_batches: int) -> Strategy:
+    return setting.strategy(setting.dp * setting.cp, config.strategy.sp, micro_batches)
 
 
 def _sizes(source: YamlSource, config: TrainingConfig, setting: RunSetting) -> dict[str, object]:

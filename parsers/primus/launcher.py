@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from taylor.parsers.primus.job import NAME, PrimusJob
 from taylor.parsers.primus.layer_ids import with_layer_ids
 from taylor.parsers.primus.recipe_job import NAME as BY_RECIPE
 from taylor.parsers.primus.recipe_job import START_RULES, RecipeJob
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, ProfiledRun
 from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.torchtitan import write
@@ -98,19 +98,11 @@ class Primus(FlagLauncher):
             raise job.plan_error
         return small_run.job_sizes(job)
 
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-        again: Sequence[str] | None = None,
-    ) -> str:
+    def small_run(self, path: Path, run: ProfiledRun) -> str:
         """See `Launcher.small_run`; presets that the file names are found wherever it lies."""
-        job = small_run.small_run(self.launch(path), setting, machines, profile, switched, again)
+        job = small_run.small_run(self.launch(path), run)
         assert isinstance(job, PrimusJob)
-        return job.in_workspace(profile.folder).text
+        return job.in_workspace(run.profile.folder).text
 
 
 class PrimusRecipe(FlagLauncher):
@@ -172,7 +164,13 @@ class PrimusTorchtitan(Torchtitan):
     export_forms = {}
 
     def job_sizes(self, path: Path) -> JobSizes:
-        """None: what starts an experiment of this backend has no module of Taylor's beside it."""
+        """None: what starts an experiment of this backend has no module of Taylor's beside it.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
         cure = "write the job as a TOML file of torchtitan v0.2.0 to v0.2.2 for `taylor tune`"
         raise InputError("is an experiment of torchtitan, which cannot be cut down", file=path, cure=cure)
 

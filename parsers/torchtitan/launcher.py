@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledRun, RunLog, RunSetting
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import small_run, write
 from taylor.parsers.torchtitan.actions import actions_table
@@ -78,17 +78,9 @@ class Torchtitan(AlikeRecompute):
         """See `Launcher.job_sizes`; of the network its layers, heads and experts are read, which its flavour names."""
         return small_run.job_sizes(TomlSource.read(path))
 
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-        again: Sequence[str] | None = None,
-    ) -> str:
+    def small_run(self, path: Path, run: ProfiledRun) -> str:
         """See `Launcher.small_run`."""
-        return small_run.small_run(TomlSource.read(path), setting, machines, profile).text
+        return small_run.small_run(TomlSource.read(path), run).text
 
     def traces_by_torch(self, path: Path) -> bool:
         """See `Launcher.traces_by_torch`."""

@@ -77,6 +77,11 @@ class TorchtitanScript(Torchtitan):
         """None: a registered configuration builds its layers in Python, which its options do not change.
 
         b5bcd76c torchtitan/models/llama3/__init__.py:119-164.
+
+        Raises
+        ------
+        InputError
+            Always.
         """
         cure = "write the job as a TOML file of torchtitan v0.2.0 to v0.2.2 for `taylor tune`"
         reason = "names a registered configuration: its options cannot set fewer layers"

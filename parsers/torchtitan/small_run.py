@@ -22,10 +22,14 @@ from taylor.parsers.small_run import (
     JobSizes,
     Machines,
     PlannedJob,
+    ProfiledRun,
     ProfiledSteps,
     RunLog,
     RunSetting,
     ShardedWeights,
+    cut_model,
+    plan_by_kinds,
+    refuse_misfits,
     sizes_of,
 )
 from taylor.parsers.text.fields import Fields
@@ -34,7 +38,7 @@ from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.read import config_from_source, release_in, type_bytes
 from taylor.parsers.torchtitan.releases import VERSIONS
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
@@ -94,17 +98,7 @@ def _weights(source: TomlSource) -> ShardedWeights:
 
 
 def _strategy(setting: RunSetting, micro_batches: int) -> Strategy:
-    return Strategy(
-        dp=setting.dp,
-        tp=setting.tp,
-        pp=setting.pp,
-        ep=setting.ep,
-        cp=setting.cp,
-        op=setting.shards,
-        sp=setting.tp > 1,
-        mbs=setting.mbs,
-        micro_batches=micro_batches,
-    )
+    return setting.strategy(setting.shards, setting.tp > 1, micro_batches)
 
 
 def _alike(setting: RunSetting) -> dict[str, object]:
@@ -117,7 +111,7 @@ def _alike(setting: RunSetting) -> dict[str, object]:
     return {"parallelism.expert_tensor_parallel_degree": experts, "parallelism.fsdp_reshard_after_forward": None}
 
 
-def small_run(source: TomlSource, setting: RunSetting, machines: Machines, profile: ProfiledSteps) -> TomlSource:
+def small_run(source: TomlSource, run: ProfiledRun) -> TomlSource:
     """See `Launcher.small_run`.
 
     Every layer runs again in the backward pass, as in small runs of Megatron's scripts; stages run under plain 1F1B.
@@ -127,20 +121,14 @@ def small_run(source: TomlSource, setting: RunSetting, machines: Machines, profi
     InputError
         When an entry cannot be changed alone.
     """
-    if setting.ranks != machines.ranks:
-        raise ValueError("a small run takes all the cards that its machines have")
-    config = _config(source).replace(schedule=ScheduleSpec())
+    setting, config = run.setting, _config(source).replace(schedule=ScheduleSpec())
     moe = config.model.moe
-    model = config.model.replace(
-        n_layers=setting.layers,
-        moe=None if moe is None else replace(moe, n_experts=setting.experts, first_dense=setting.dense),
-    )
     strategy = _strategy(setting, setting.pp)
-    small = config.replace(model=model)
+    small = config.replace(model=cut_model(config.model, setting))
     flavour = f"{source.data['model']['flavor']}@layers={setting.layers}"
     if moe is not None:
         flavour += f"@experts={setting.experts}" + f"@dense={setting.dense}" * bool(config.model.n_dense)
-    extra = _alike(setting) | _run(profile.iterations) | _profiled(profile)
+    extra = _alike(setting) | _run(run.profile.iterations) | _profiled(run.profile)
     extra |= {"model.flavor": flavour, "training.seq_len": setting.seq}
     return write.with_strategy(source, small, strategy, small.even_plan(strategy, FULL), extra)
 
@@ -181,12 +169,9 @@ def planned_job(source: TomlSource, setting: RunSetting, job: PlannedJob) -> Tom
     config = _config(source).replace(schedule=ScheduleSpec())
     batch = job.batch or config.strategy.global_batch
     strategy = _strategy(setting, batch // (setting.dp * setting.mbs))
-    # Small runs name dense layers in front and all others.
-    kinds = zip(config.model.body_counts, job.plan.layers.values(), strict=True)
-    plan = PipelinePlan(dict(kinds), job.plan.recompute)
+    plan = plan_by_kinds(config, job.plan)
     written = write.with_strategy(source, config, strategy, plan, _alike(setting))
-    for misfit in config_from_source(written).misfits:
-        raise InputError(misfit.problem, file=source.file, field=misfit.field, value=misfit.value, cure=misfit.cure)
+    refuse_misfits(config_from_source(written), source.file)
     return written
 
 
@@ -262,6 +247,6 @@ def _ranks_of_a_sample(plain: str) -> int | None:
     if degrees := _DEGREES.search(plain):
         return math.prod(map(int, degrees.groups()))
     if mesh := _MESH.search(plain):
-        sizes = dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False))
-        return math.prod(sizes.get(name, 1) for name in ("pp", "cp", "tp"))
+        names, sizes = re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2])
+        return math.prod(int(size) for name, size in zip(names, sizes, strict=False) if name in ("pp", "cp", "tp"))
     return None

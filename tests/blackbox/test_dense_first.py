@@ -9,7 +9,7 @@ from benchmarks.tune_campaign import CARDS, MEMORY_WITHIN, Network, shapes_and_m
 from taylor.blackbox.degree_search import Job, search
 from taylor.blackbox.passes import PassPart
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
-from taylor.parsers.small_run import PlannedJob, ProfiledSteps
+from taylor.parsers.small_run import PlannedJob, ProfiledRun, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
 
@@ -31,7 +31,7 @@ def test_one_small_run_has_one_dense_layer_more_and_all_keep_one(network):
     assert network.sizes.own.dense == 2 and runs["base"].layers == 2
     assert (runs["dense2"].dense, runs["dense2"].layers) == (2, 3)
     assert {one.dense for name, one in runs.items() if name != "dense2"} == {1}
-    text = network.launcher.small_run(network.script, runs["dense2"], CARDS, ProfiledSteps(network.folder))
+    text = network.launcher.small_run(network.script, ProfiledRun(runs["dense2"], CARDS, ProfiledSteps(network.folder)))
     assert "--first-k-dense-replace 2 " in text and "--num-layers 3 " in text
 
 

@@ -16,7 +16,7 @@ from taylor.base.errors import InputError
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.command_lines import tune as command
 from taylor.parsers.registry import launchers_for
-from taylor.parsers.small_run import Machines, ProfiledSteps
+from taylor.parsers.small_run import Machines, ProfiledRun, ProfiledSteps
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL
 from taylor.workflows.tuning.tune import launcher_for
@@ -43,7 +43,9 @@ def test_mindformers_files_are_cut_down_and_read_again_as_what_was_asked_for(tmp
     written = tmp_path / "small.yaml"
     for run in plan_small_runs(sizes, CARDS).runs:
         asked = run.setting
-        written.write_text(launcher.small_run(file, asked, CARDS, ProfiledSteps(tmp_path / "profile", run.steps)))
+        written.write_text(
+            launcher.small_run(file, ProfiledRun(asked, CARDS, ProfiledSteps(tmp_path / "profile", run.steps)))
+        )
         read = launcher.read(written)
         model, strategy = read.model, read.strategy
         found = (
@@ -87,7 +89,7 @@ def test_mindformers_own_monitor_takes_as_many_steps_as_were_asked_for_and_saves
     setting = plan_small_runs(launcher_for(file).job_sizes(file), CARDS).runs[0].setting
     profile = ProfiledSteps(tmp_path, 3)
     written = tmp_path / "small.yaml"
-    written.write_text(launcher_for(file).small_run(file, setting, CARDS, profile))
+    written.write_text(launcher_for(file).small_run(file, ProfiledRun(setting, CARDS, profile)))
     data = YamlSource.read(written).data
     first, last = monitor._check_step(data["profile_start_step"], data["profile_stop_step"])
     acts = monitor._get_schedule(monitor._check_start_profile(data["init_start_profile"], first), first, last)
@@ -135,7 +137,7 @@ def asked(launcher, file, folder):
     for run in plan_small_runs(sizes, CARDS).runs:
         written = file.with_name(f"{run.name}.yaml")
         profile = ProfiledSteps(folder / run.name / "profile", run.steps)
-        written.write_text(launcher.small_run(file, run.setting, CARDS, profile))
+        written.write_text(launcher.small_run(file, ProfiledRun(run.setting, CARDS, profile)))
         yield run.setting, written
 
 

@@ -20,7 +20,7 @@ from taylor.blackbox.small_runs import MOST_RUNS, plan_small_runs
 from taylor.command_lines import tune as command
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.registry import launchers_for
-from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps
+from taylor.parsers.small_run import Machines, PlannedJob, ProfiledRun, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tuning.tune import Written, _law_summary, launcher_for
 from tests.conftest import ROOT, SHARED
@@ -194,12 +194,12 @@ def test_switches_are_those_that_the_script_starts_with(tmp_path, tune_here):
     assert found.keys() == {"token_permute", "alltoall_overlap", "cp_ulysses"} and found["alltoall_overlap"].on
     cards, profile = Machines(2, 8), ProfiledSteps(tmp_path)
     small = CLUSTER.job.replace(layers=1, pp=1, dp=2, experts=32, ep=2)
-    both = launcher.small_run(file, small, cards, profile, ("token_permute", "alltoall_overlap"))
+    both = launcher.small_run(file, ProfiledRun(small, cards, profile, ("token_permute", "alltoall_overlap")))
     assert "--use-fused-moe-token-permute-and-unpermute" in both and "--moe-alltoall-overlap-comm" not in both
     # Without expert parallel MindSpeed does not start with the overlap.
-    alone = launcher.small_run(file, small.replace(ep=1), cards, profile)
+    alone = launcher.small_run(file, ProfiledRun(small.replace(ep=1), cards, profile))
     assert "--moe-alltoall-overlap-comm" not in alone and "--moe-alltoall" in launcher.small_run(
-        file, small, cards, profile
+        file, ProfiledRun(small, cards, profile)
     )
     file.write_text(file.read_text().replace("alltoall ", "alltoall_seq "))
     assert [one.name for one in launcher.switches(file)] == ["token_permute", "cp_ulysses"]
@@ -218,7 +218,7 @@ def test_the_scripts_of_mindspeed_are_cut_down_to_small_runs():
         sizes = launcher.job_sizes(file)
         cards = Machines(2, 8, "10.0.0.1", 6005)
         for run in plan_small_runs(sizes, cards).runs[-1:]:
-            text = launcher.small_run(file, run.setting, cards, ProfiledSteps(Path("/profiles")))
+            text = launcher.small_run(file, ProfiledRun(run.setting, cards, ProfiledSteps(Path("/profiles"))))
             assert text != file.read_text(encoding="utf-8") and launchers_for(file)[0].recognises(file, text)
 
 

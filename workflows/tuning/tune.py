@@ -38,7 +38,7 @@ from taylor.parsers.launcher import Launcher, Tools
 from taylor.parsers.profiles.ascend import KERNELS
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.registry import recognising
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Switch
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledRun, ProfiledSteps, Switch
 from taylor.register.registry import Registry
 from taylor.workflows.measuring.operators import fill_base
 from taylor.workflows.tuning.trace_memory import with_memory
@@ -421,8 +421,8 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     file = folder / _file_name(options)
     script, setting, whole = options.script, run.setting, run.whole
     if whole is None:
-        profiled = ProfiledSteps(folder / PROFILE, run.steps)
-        text = launcher.small_run(script, setting, machines, profiled, run.switched, run.again)
+        profile = ProfiledSteps(folder / PROFILE, run.steps)
+        text = launcher.small_run(script, ProfiledRun(setting, machines, profile, run.switched, run.again))
     else:
         text = launcher.whole_run(script, setting, whole, machines, run.steps)
     if not file.is_file() or read_text(file) != text:

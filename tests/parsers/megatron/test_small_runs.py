@@ -29,7 +29,7 @@ from taylor.parsers.megatron.switches import (
     small_flags,
     switches,
 )
-from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting
+from taylor.parsers.small_run import Machines, PlannedJob, ProfiledRun, ProfiledSteps, RunLog, RunSetting
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.pipeline.plan import FULL, PipelinePlan
 
@@ -201,7 +201,7 @@ def test_a_small_run_has_the_flags_of_its_sizes_and_of_the_profile_and_keeps_the
     for tp, pp, experts in itertools.product((1, 2), (1, 2, 4), (1, 8)):
         run = RunSetting(tp=tp, pp=pp, dp=16 // (tp * pp), ep=min(2, experts), experts=experts, mbs=3, seq=512,
                       layers=2 * pp)  # fmt: skip
-        small = small_run(launch, run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9))
+        small = small_run(launch, ProfiledRun(run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9)))
         kept = {name: value if value is True else str(value) for name, value in flags.items() if name not in dropped}
         assert told(small) == {**kept, **wanted_small(flags, run, mindspeed)}
 
@@ -215,7 +215,9 @@ def test_a_run_of_modules_recomputes_these_alone_or_nothing(mindspeed: bool) -> 
     }
     run = RunSetting(tp=2, dp=8, seq=512)
     for again in ((), ("mlp",), ("core_attn",), None):
-        small = told(small_run(script(flags), run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9), (), again))
+        small = told(
+            small_run(script(flags), ProfiledRun(run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9), (), again))
+        )
         wanted = wanted_small(flags, run, mindspeed)
         if again is not None:
             wanted = {name: value for name, value in wanted.items() if not name.startswith("recompute")}
@@ -266,22 +268,22 @@ def test_a_plan_by_module_is_written_as_selective_recompute_of_it() -> None:
 def test_a_small_run_takes_all_cards_and_starts_them_where_the_script_says_how_many() -> None:
     run = RunSetting(dp=4, seq=64, layers=1)
     with pytest.raises(ValueError, match="all the cards"):
-        small_run(script(PLAIN), run, Machines(2, 8), ProfiledSteps(Path("x")))
+        small_run(script(PLAIN), ProfiledRun(run, Machines(2, 8), ProfiledSteps(Path("x"))))
     for nodes, cards in ((1, 4), (2, 2), (4, 1)):
         start = "torchrun --nnodes 8 --nproc_per_node 2 --master_addr old --node_rank 7"
         machines = Machines(nodes, cards, "here", 6000, 0)
-        small = small_run(script(PLAIN, start), run, machines, ProfiledSteps(Path("x")))
+        small = small_run(script(PLAIN, start), ProfiledRun(run, machines, ProfiledSteps(Path("x"))))
         options = started(small)
         assert int(options["nnodes"]) * int(options["nproc-per-node"]) == 4
         assert (options["master-addr"], options["node-rank"]) == ("here", "0") and "master-port" not in options
-    kept = small_run(script(PLAIN, start), run, Machines(2, 2), ProfiledSteps(Path("x")))
+    kept = small_run(script(PLAIN, start), ProfiledRun(run, Machines(2, 2), ProfiledSteps(Path("x"))))
     assert (started(kept)["master-addr"], started(kept)["node-rank"]) == ("old", "7")
 
 
 def test_positions_warm_up_and_dense_layers_follow_the_sizes() -> None:
     def small(flags: dict[str, Any], **sizes: int) -> dict[str, Any]:
         run = RunSetting(**{"dp": 16, "seq": 512, "layers": 2, **sizes})
-        return told(small_run(script(flags), run, Machines(2, 8), ProfiledSteps(Path("x"))))
+        return told(small_run(script(flags), ProfiledRun(run, Machines(2, 8), ProfiledSteps(Path("x")))))
 
     for positions, seq in itertools.product((511, 512, 513), (512,)):
         found = small({**PLAIN, "max-position-embeddings": positions}, seq=seq)
@@ -529,7 +531,7 @@ def test_neither_a_small_run_nor_a_plan_starts_the_other_tuner(tuner):
     sizes = job_sizes(start)
     assert sizes.job_ranks == 64 and sizes.own.ranks == 16
     setting = RunSetting(tp=2, seq=4096, dp=8)
-    run = small_run(start, setting, Machines(2, 8), ProfiledSteps(Path("/w/profile")))
+    run = small_run(start, ProfiledRun(setting, Machines(2, 8), ProfiledSteps(Path("/w/profile"))))
     plan = planned_job(start, setting, PlannedJob(PipelinePlan({"layer": ((8,),)}, {})))
     for written in (run, plan):
         assert not [name for name in told(written) if name.startswith("auto")]

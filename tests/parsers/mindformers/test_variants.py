@@ -17,7 +17,7 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers.read import config_from_source
 from taylor.parsers.mindformers.small_run import job_sizes, small_run
 from taylor.parsers.mindformers.write import _fits, with_plan, with_strategy
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledRun, ProfiledSteps, RunSetting
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.register.model import DENSE, MOE
@@ -303,7 +303,7 @@ STEPS = ProfiledSteps(Path("/data/profile"), count=3, first=5)
 
 
 def test_a_small_run_is_cut_down_and_profiled_as_it_was_asked() -> None:
-    written = small_run(JOB, SETTING, Machines(2, 8), STEPS)
+    written = small_run(JOB, ProfiledRun(SETTING, Machines(2, 8), STEPS))
     data = yaml.safe_load(written.text)
     config = config_from_source(written)
     assert config.strategy == Strategy(dp=4, tp=1, pp=2, ep=4, cp=2, op=8, sp=False, mbs=2, micro_batches=2)
@@ -325,30 +325,38 @@ def test_a_small_run_is_cut_down_and_profiled_as_it_was_asked() -> None:
 
 def test_a_small_run_leaves_out_what_the_file_does_not_say() -> None:
     bare = file_of(swap_config={"swap": False}, train_dataset={"data_loader": {"type": "x"}})
-    data = yaml.safe_load(small_run(bare, SMALL, Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(small_run(bare, ProfiledRun(SMALL, Machines(1, 1), STEPS)).text)
     assert data["swap_config"] == {"swap": False} and data["train_dataset"] == {"data_loader": {"type": "x"}}
     assert data["runner_config"] == {"epochs": 1} and data["profile_rank_ids"] == [0]
     assert data["model"]["model_config"]["num_hidden_layers"] == 2
     longer = {**{name: value for name, value in MODEL.items() if name != "seq_length"}, "max_position_embeddings": 256}
-    data = yaml.safe_load(small_run(file_of(longer), RunSetting(seq=512, layers=8), Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(
+        small_run(file_of(longer), ProfiledRun(RunSetting(seq=512, layers=8), Machines(1, 1), STEPS)).text
+    )
     model = data["model"]["model_config"]
     assert (model["seq_length"], model["max_position_embeddings"]) == (512, 512)
-    data = yaml.safe_load(small_run(file_of(longer), RunSetting(seq=128, layers=8), Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(
+        small_run(file_of(longer), ProfiledRun(RunSetting(seq=128, layers=8), Machines(1, 1), STEPS)).text
+    )
     model = data["model"]["model_config"]
     assert (model["seq_length"], model["max_position_embeddings"]) == (128, 256)
-    data = yaml.safe_load(small_run(file_of(longer), RunSetting(seq=256, layers=8), Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(
+        small_run(file_of(longer), ProfiledRun(RunSetting(seq=256, layers=8), Machines(1, 1), STEPS)).text
+    )
     assert data["model"]["model_config"] == longer | {"offset": data["model"]["model_config"]["offset"]}
 
 
 def test_a_small_run_moves_nothing_to_the_host() -> None:
-    data = yaml.safe_load(small_run(file_of(swap_config={"swap": True}), SMALL, Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(
+        small_run(file_of(swap_config={"swap": True}), ProfiledRun(SMALL, Machines(1, 1), STEPS)).text
+    )
     assert data["swap_config"] == {"swap": False}
 
 
 def test_what_a_small_run_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="all the cards"):
-        small_run(JOB, SETTING, Machines(1, 8), STEPS)
+        small_run(JOB, ProfiledRun(SETTING, Machines(1, 8), STEPS))
     classed = file_of({**MODEL, "model_type": "qwen3_moe", "head_dim": 8})
-    small_run(classed, SMALL.replace(experts=128), Machines(1, 1), STEPS)
+    small_run(classed, ProfiledRun(SMALL.replace(experts=128), Machines(1, 1), STEPS))
     with pytest.raises(InputError, match="how many experts"):
-        small_run(classed, SMALL.replace(experts=127), Machines(1, 1), STEPS)
+        small_run(classed, ProfiledRun(SMALL.replace(experts=127), Machines(1, 1), STEPS))

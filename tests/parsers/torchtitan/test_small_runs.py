@@ -13,7 +13,7 @@ import pytest
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.nested_keys import leaves
-from taylor.parsers.small_run import Machines, ProfiledSteps, ShardedWeights
+from taylor.parsers.small_run import Machines, ProfiledRun, ProfiledSteps, ShardedWeights
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.small_run import command, job_sizes, run_log, small_run
 from taylor.workflows.tuning.trace_memory import cut_networks, whole_elements
@@ -76,7 +76,9 @@ def test_a_small_run_has_the_degrees_that_were_asked_for_in_entries_that_torchti
     assert len(runs) >= 10 and {run.setting.pp for run in runs} == {1, 2}
     for run in runs:
         setting = run.setting
-        data = tomllib.loads(small_run(file, setting, CARDS, ProfiledSteps(Path("/runs/one"), run.steps)).text)
+        data = tomllib.loads(
+            small_run(file, ProfiledRun(setting, CARDS, ProfiledSteps(Path("/runs/one"), run.steps))).text
+        )
         for key, _ in leaves(data):
             row = table.find(key)
             assert row is not None and ("v0.2.2" in row.versions or ".." not in row.versions), key
