@@ -15,7 +15,6 @@ from taylor.parsers.other_files import OtherFile, refuse_kinds
 from taylor.parsers.text.yaml_source import MAX_BYTES
 
 _FLAGS = "state the job as Megatron's flags in a .sh script"
-_ONE_STAGE = "it has no pipeline stages to plan, and it names its model by a folder"
 _ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
 _NOT_TRAINING = "it trains nothing"
 _TRAINING_SCRIPT = "give the script that launches the training"

@@ -99,7 +99,13 @@ def deal_kinds(
 def deal_on(
     placement: Placement, counts: Mapping[str, int], sizes: Sequence[int], pinned: Mapping[str, int] | None = None
 ) -> dict[str, Grid]:
-    """`deal_kinds` on any placement of the chunks."""
+    """`deal_kinds` on any placement of the chunks.
+
+    Raises
+    ------
+    ValueError
+        When the chunks have more or fewer layers than the model.
+    """
     pinned = pinned or {}
     queue = [kind for kind, count in counts.items() if kind not in pinned for _ in range(count)]
     if sum(sizes) != len(queue):
@@ -113,22 +119,6 @@ def deal_on(
     for kind, position in pinned.items():
         placed[kind][position] = counts[kind]
     return {kind: placement.grid(values) for kind, values in placed.items()}
-
-
-def split_runs(grid: Grid, runs: Mapping[str, int], v_shape: bool) -> dict[str, Grid]:
-    """Layers by run, int [vpp, pp] each, of a kind of which `grid` has the layers of all runs together.
-
-    Parameters
-    ----------
-    runs : mapping of run to int
-        Layers of each run, in model order.
-
-    Raises
-    ------
-    ValueError
-        When the grid has more or fewer layers than the runs.
-    """
-    return deal_kinds(runs, values_in_order(grid, v_shape), len(grid[0]), v_shape)
 
 
 def even_sizes(layers: int, chunks: int) -> list[int]:

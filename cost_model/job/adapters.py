@@ -363,12 +363,3 @@ def decomposed_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules
         return 0.0
     sizes = [each.width_in * each.width_out for each in adapted_matrices(model, layer, adapters)]
     return _steps(adapters).at_once * rules.compute_bytes * max(sizes, default=0) / degrees.tp
-
-
-def keeps_input(rules: TrainingRules, *targets: str) -> bool:
-    """Return whether the GEMMs of some matrices save their input: for their weights' gradients or their adapters'.
-
-    Under dropout an adapter keeps a copy of its own (`adapter_kept_bytes`).
-    """
-    adapters = rules.adapters
-    return adapters is None or (adapters.reaches(*targets) and not adapters.dropout)

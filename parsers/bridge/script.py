@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -540,7 +540,9 @@ def _ranks(script: ShellScript, words: Sequence[str], recipe: Recipe, notes: lis
     """Nodes and ranks of a node, by the command, by Slurm's lines, else by the recipe's name."""
     by_lines = {"nodes": script.slurm.nodes, "each": script.slurm.cards or script.slurm.tasks_per_node}
     stated = {name: count for name, count in by_lines.items() if count is not None}
-    for name, text in _flat_ranks(script, words):
+    # In the starting command, and in a torchrun or srun before it; a later name of the table wins.
+    given = [found for name in _RANKS for found in performance.options(words, {name: name})]
+    for name, text in given:
         if re.fullmatch(r"\d{1,6}", text) and int(text):
             stated[_RANKS[name]] = int(text)
     if "all" in stated:
@@ -551,10 +553,3 @@ def _ranks(script: ShellScript, words: Sequence[str], recipe: Recipe, notes: lis
         notes.append(f"{recipe.ranks} ranks are taken, those of the recipe's name")
         return {"nproc-per-node": recipe.ranks, "nnodes": 1}
     return {}
-
-
-def _flat_ranks(script: ShellScript, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options of ranks in the starting command, and in a torchrun or srun before it."""
-    for name in _RANKS:
-        for _, value in performance.options(words, {name: name}):
-            yield name, value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +170,13 @@ class Accelerate:
     @property
     def context(self) -> Context:
         """Context parallelism that it starts (src/accelerate/parallelism_config.py:253-258,
-        src/accelerate/accelerator.py:1660)."""
+        src/accelerate/accelerator.py:1660).
+
+        Raises
+        ------
+        InputError
+            When it asks for a ring and for exchanged heads.
+        """
         section, name = self.fields.section("parallelism_config"), "parallelism_config_"
         ring, heads = (count(section, f"{name}{size}", 1) for size in ("cp_size", "sp_size"))
         if ring > 1 and heads > 1:
@@ -231,8 +236,3 @@ def started_deepspeed(
 def refuse(fields: Fields, name: str, why: str, cure: str, value: Any = None) -> InputError:
     """An error about a setting that trains something else than all weights of a language model."""
     return fields.error(name, why, shortened(str(fields.raw(name) if value is None else value), 80), cure)
-
-
-def as_settings(data: Mapping[Any, Any]) -> dict[str, Any]:
-    """A file's settings by name, as text keys."""
-    return {str(name): value for name, value in data.items()}

@@ -126,11 +126,11 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     peaks = []
     for s in range(problem.stages):
-        chunks = [_chunk_layers(problem, plan, schedule, v, s) for v in range(problem.interleaves)]
+        chunks = [_chunk_layers(problem, plan, v, s) for v in range(problem.interleaves)]
         states = Fraction(problem.static_mib[s])
         states += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
         states += sum((Fraction(one.states_mib) for layers in chunks for one in _chosen(problem, layers)), Fraction(0))
-        once: dict[str, Fraction] = {}  # held once for all runs of a kind, which are named after it
+        once: dict[str, Fraction] = {}  # there once for all runs of a kind, which are named after it
         for kind in (kind for layers in chunks for kind, _ in layers):
             name = kind.name.partition(RUN_MARK)[0]
             once[name] = max(once.get(name, Fraction(0)), Fraction(kind.shared_mib))
@@ -167,7 +167,7 @@ def _peak_of_choices(
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     peaks = []
     for s in range(problem.stages):
-        chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
+        chunks = [_chosen(problem, _chunk_layers(problem, plan, v, s)) for v in range(problem.interleaves)]
         always = sum((Fraction(always_mib(one)) for chunk in chunks for one in chunk), Fraction(0))
         kept = [sum((Fraction(kept_mib(one)) for one in chunk), Fraction(0)) for chunk in chunks]
         peaks.append(always + _most_alive(schedule, s, kept))
@@ -344,7 +344,7 @@ def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     faults = []
     for v, s in map(schedule.chunk_at, range(schedule.chunks)):
         counts = {mode: grid[v][s] for mode, grid in plan.recompute.items()}
-        if any(kind.pinned and mode != NONE for kind, mode in _chunk_layers(problem, plan, schedule, v, s)):
+        if any(kind.pinned and mode != NONE for kind, mode in _chunk_layers(problem, plan, v, s)):
             faults.append(f"Chunk [{v}][{s}] recomputes a layer that is never recomputed.")
         for (mode, given_v, given_s), given in problem.fixed_recompute.items():
             if (given_v, given_s) == (v, s) and counts.get(mode, 0) != given:
@@ -374,7 +374,7 @@ def _free_total(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) ->
     return sum(plan.layers[kind.name][v][s] for kind in problem.free_kinds if kind.name in plan.layers)
 
 
-def _chunk_layers(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int) -> list[Layer]:
+def _chunk_layers(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) -> list[Layer]:
     """Every layer of a chunk in model order with its mode: the first ones full, the next selective, other choices."""
     kinds = [
         kind for kind in problem.kinds for _ in range(plan.layers[kind.name][v][s] if kind.name in plan.layers else 0)
@@ -389,7 +389,7 @@ def _chunk_times(
     problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int, with_weight_tasks: bool
 ) -> tuple[Fraction, ...]:
     """Forward, backward and, where it is a separate task, weight-gradient time of one chunk."""
-    layers = _chunk_layers(problem, plan, schedule, v, s)
+    layers = _chunk_layers(problem, plan, v, s)
     here = problem.stage_times[s] if problem.stage_times else None
     phi = {kind.name: Fraction(kind.forward if here is None else here.forward[kind.name]) for kind in problem.kinds}
     forward = sum((phi[kind.name] for kind, _ in layers), Fraction(0))

@@ -55,10 +55,10 @@ def run(arguments: Sequence[str], program: str = "taylor why-memory") -> None:
     """Parse, explain, print."""
     args = build_parser(program).parse(arguments)
     with file_started(args):
-        _run(args, arguments, program)
+        _run(args)
 
 
-def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
+def _run(args: argparse.Namespace) -> None:
     """Explain, print."""
     start_logging(verbose=args.verbose, quiet=args.quiet)
     if not args.measured_peak:

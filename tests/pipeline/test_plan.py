@@ -18,7 +18,6 @@ from taylor.pipeline.plan import (
     even_plan,
     grid_in_order,
     mode_title,
-    split_runs,
     values_in_order,
 )
 
@@ -135,10 +134,10 @@ def test_an_even_plan_begins_chunks_at_the_nearest_layers_that_may() -> None:
 
 def test_runs_of_a_kind_are_one_entry_and_several_again() -> None:
     grid = as_grid([[0, 1, 2], [0, 0, 1]])
-    split = split_runs(grid, {"mtp": 2, "mtp#2": 2}, False)
+    split = deal_kinds({"mtp": 2, "mtp#2": 2}, values_in_order(grid, False), 3, False)
     assert split == {"mtp": ((0, 1, 1), (0, 0, 0)), "mtp#2": ((0, 0, 1), (0, 0, 1))}
     plan = PipelinePlan({"dense": as_grid([[1] * 3] * 2), **split}, {})
     assert plan.with_runs_joined("mtp").layers == {"dense": ((1, 1, 1),) * 2, "mtp": grid}
     assert plan.with_runs_joined("dense") is plan and plan.with_runs_joined("moe") is plan
     with pytest.raises(ValueError, match="have 4 layers; the model has 3"):
-        split_runs(grid, {"mtp": 3}, False)
+        deal_kinds({"mtp": 3}, values_in_order(grid, False), 3, False)
