@@ -39,10 +39,11 @@ def test_every_assignment_is_one_of_the_placements_with_its_stages_exchanged(sta
 
 
 def test_the_best_placement_and_order_are_those_of_the_enumeration():
-    for number in range(12):
-        tasks = random_chunks(np.random.default_rng([1, number]))
-        if (tasks.stages, tasks.interleaves, tasks.micro_batches) not in LARGEST:
-            assert faults_of(tasks) == ""
+    drawn = [random_chunks(np.random.default_rng([1, number])) for number in range(12)]
+    small = [one for one in drawn if (one.stages, one.interleaves, one.micro_batches) not in LARGEST]
+    assert len(small) > 6
+    for tasks in small:
+        assert faults_of(tasks) == ""
 
 
 def test_the_enumeration_finds_what_is_faster():

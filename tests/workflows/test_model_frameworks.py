@@ -171,6 +171,8 @@ def test_a_script_has_no_flag_that_its_framework_lacks(tmp_path: Path, framework
     """MindSpeed-LLM 2.3.0 builds on Megatron-LM core 0.12."""
     text = NEW_FILES[framework].text(NewJob(Registry.load().model(model), 4096, 64, 64, 8))
     table = (ROOT / "parsers" / "megatron" / "flags.yaml").read_text()
-    for flag in re.findall(r"^    --([a-z0-9-]+)", text.partition("torchrun")[0], flags=re.MULTILINE):
+    flags = re.findall(r"^    --([a-z0-9-]+)", text.partition("torchrun")[0], flags=re.MULTILINE)
+    assert len(flags) > 20
+    for flag in flags:
         row = re.search(rf"^ +{flag}: *\{{(.*)\}}$", table, flags=re.MULTILINE)
         assert row is not None and has_flag(row[1], framework), flag
