@@ -196,7 +196,7 @@ class _Tried:
         self.shape, self.number = np.zeros(of, dtype=np.int64), np.zeros(of, dtype=np.int64)
 
     def take(self, work: NDArray[np.float64], shape: int, number: int) -> None:
-        """Take the entries where the work is less."""
+        """Take the entries where the work is less, float64 [n]."""
         less = work < self.work
         self.work = np.where(less, work, self.work)
         self.shape, self.number = np.where(less, shape, self.shape), np.where(less, number, self.number)

@@ -87,7 +87,13 @@ def _known() -> Launchers:
 
 
 def launcher_of(config: TrainingConfig) -> Launcher:
-    """The launcher that a configuration's file belongs to."""
+    """The launcher that a configuration's file belongs to.
+
+    Raises
+    ------
+    KeyError
+        When none has its name.
+    """
     found = _known().named(config.launcher)
     if found is None:
         raise KeyError(config.launcher)

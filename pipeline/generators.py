@@ -165,12 +165,17 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]] | VO
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise ValueError unless every stage holds each task once and the orders can run to their end.
+    """Refuse a schedule unless every stage has each task once and the orders can run to their end.
 
     A forward needs the same piece's forward one chunk earlier, a backward the one of the next chunk
     (on the last chunk: its own forward), a weight gradient its own backward. Pieces of one sequence
     must go forward in order and backward in reverse within a chunk: causal attention reads the keys
     of earlier pieces.
+
+    Raises
+    ------
+    ValueError
+        With the first fault.
     """
     S, V, m, n = schedule.stages, schedule.interleaves, schedule.micro_batches, schedule.spec.seq_splits
     order = schedule.order

@@ -109,7 +109,13 @@ class ScheduleSpec:
 
     @property
     def traits(self) -> ScheduleTraits:
-        """Facts of the schedule that do not depend on its numbers; ValueError when its name is unknown."""
+        """Facts of the schedule that do not depend on its numbers.
+
+        Raises
+        ------
+        ValueError
+            When its name is unknown.
+        """
         if (shipped := TRAITS.get(self.name)) is not None:
             return shipped
         if (plugged := plugged_schedules().get(self.name)) is not None:

@@ -181,6 +181,11 @@ def stage_breakdown(
     Returns
     -------
     list of StageBreakdown, one a stage
+
+    Raises
+    ------
+    ValueError
+        When the plan is for other stages or virtual stages than the strategy.
     """
     chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan.without(VISION)
     if (chosen.stages, chosen.interleaves) != (strategy.pp, strategy.vpp):

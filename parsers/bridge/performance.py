@@ -54,7 +54,7 @@ For all others the largest recipe does (utils/utils.py:67-88, ``_DEFAULT_GPU_COU
 
 @dataclass(frozen=True)
 class Selection:
-    """What the launcher's options select.
+    """Selection of a recipe by the launcher's options.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Selection:
 
 
 def selection(words: Sequence[str]) -> Selection | None:
-    """What a command selects; None where it names no recipe by parts."""
+    """The selection of a command; None where it names no recipe by parts."""
     given = dict(options(words, _SELECTION | {"--recipe": "whole"}))
     if "stem" not in given or "whole" in given:
         return None
@@ -296,7 +296,7 @@ def fields_of(words: Sequence[str], chosen: Selection, recipe: Recipe, file: Pat
 
 
 def is_benchmark(recipe: Recipe) -> bool:
-    """Whether a recipe is tuned for a number of devices, which its name states."""
+    """Return whether a recipe is tuned for a number of devices, which its name states."""
     return recipe.source.startswith("perf_recipes/") and recipe.ranks is not None
 
 

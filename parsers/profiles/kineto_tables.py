@@ -127,7 +127,13 @@ class _Trace:
     shaped: bool = False
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take an event in."""
+        """Take an event in.
+
+        Raises
+        ------
+        InputError
+            When a time is no number.
+        """
         category = str(event.get("cat", "")).lower()
         arguments = event.get("args")
         shown = arguments if isinstance(arguments, dict) else {}
@@ -167,7 +173,13 @@ class _Trace:
         self.ops[_key(shown.get("External id"), len(self.ops))] = op
 
     def tables(self) -> ProfileTables:
-        """All that was taken in."""
+        """All that was taken in.
+
+        Raises
+        ------
+        InputError
+            When there is no kernel, or no shapes were recorded.
+        """
         if not self.kernels:
             cure = "profile the device, not only the host"
             raise InputError("contains no kernel", file=self.file, cure=cure)
@@ -339,7 +351,7 @@ _COLLECTIVE = ("Collective name", "In msg nelems", "Out msg nelems", "Group size
 
 
 def _of_collective(shown: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What NCCL says of a collective; nothing of other work."""
+    """Facts of a collective by NCCL; none of other work."""
     return {name: shown.get(name) for name in _COLLECTIVE} if "Collective name" in shown else {}
 
 

@@ -347,7 +347,7 @@ def _length(fields: Fields, loss: str, notes: list[str]) -> int:
 
 
 def _beside(fields: Fields, loss: str) -> list[UnmodelledFlag]:
-    """What runs beside the step that is predicted."""
+    """Work beside the predicted step, which no figure includes."""
     if loss != _ROLLED_OUT:
         return []
     why = "the update alone is predicted: roll-outs, rewards and a reference model run beside it"

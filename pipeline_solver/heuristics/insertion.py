@@ -14,7 +14,7 @@ DELAYS = 64
 
 @dataclass
 class _Stage:
-    """What one stage has so far.
+    """Pieces and free time of one stage so far.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class InsertionModel:
     backward: Columns
 
     def pieces(self, values: NDArray[np.float64], idle: IdleWindows) -> tuple[Pieces, Pieces]:
-        """Forward and backward pieces of a point, rounded."""
+        """Forward and backward pieces of a point, float64 [columns], rounded."""
 
         def of(columns: Columns) -> Pieces:
             return [

@@ -54,7 +54,7 @@ class Precedence(NamedTuple):
 
 
 def bar_to_orders(problem: PipelineProblem) -> str:
-    """Why no order is chosen for plans of a problem; empty where one is."""
+    """The reason why no order is chosen for plans of a problem; empty where one is."""
     if problem.choices and problem.host_limit_mib:
         return "an order is not chosen where the host's memory has a limit too"
     if problem.lenders or problem.lent_limit_mib:
@@ -112,7 +112,7 @@ class OrderProblem:
 
     @cached_property
     def waits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`feeders` of the schedule."""
+        """`feeders` of the schedule: int64 [S, K] each."""
         return feeders(self.schedule)
 
     @cached_property
@@ -161,7 +161,13 @@ class OrderProblem:
 
     @cached_property
     def gap(self) -> NDArray[np.int64]:
-        """Micro-batches that a stage can keep without virtual stages, int64 [S]; 0 with them."""
+        """Micro-batches that a stage can keep without virtual stages, int64 [S]; 0 with them.
+
+        Raises
+        ------
+        ValueError
+            When a stage's memory does not suffice for one.
+        """
         S, m = self.free_mib.shape[0], self.schedule.micro_batches
         if self.schedule.interleaves > 1:
             return np.zeros(S, dtype=np.int64)

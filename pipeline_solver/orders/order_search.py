@@ -137,7 +137,7 @@ def search_order(
 
 
 def by_rules(tasks: OrderProblem, *, few: bool = False) -> list[tuple[float, NDArray[np.int16]]]:
-    """Orders by rules that fit, and their step times.
+    """Step times of orders by rules that fit, each with its order: block of each task, int16 [S, tasks of a stage].
 
     Parameters
     ----------

@@ -111,7 +111,13 @@ class IdleWindows:
 
 
 def idle_windows(problem: PipelineProblem, plan: PipelinePlan, work: EncoderWork) -> IdleWindows:
-    """The idle times of a plan that can take a piece of an encoder."""
+    """The idle times of a plan that can take a piece of an encoder.
+
+    Raises
+    ------
+    ValueError
+        When the schedule does not begin and end micro-batches in rising order on its first stage.
+    """
     graph = graph_of(settled(problem, plan))
     durations = chunk_durations(problem, plan)
     starts, times = graph.start_times(durations), durations[graph.class_in_order]

@@ -243,7 +243,7 @@ def _search(
 
 
 def _seen(options: StrategySearchOptions, config: TrainingConfig, chosen: ChosenDevice) -> SeenMemory:
-    """What runs of the plan in the file showed of the memory, and limits of stages."""
+    """Measured memory of the plan in the file, and limits of stages."""
     job = FileJob(options.path, device=options.device, margin=options.margin, measured=options.measured)
     seen = SeenMemory(learned_for_candidates(job, config, chosen, options.ranking.output), options.stage_limits)
     seen.refuse((), chosen.spec)

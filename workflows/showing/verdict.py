@@ -97,7 +97,7 @@ def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
 
 
 def _lent_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
-    """What each stage keeps on another one, and the time that the busiest link takes."""
+    """Memory that each stage keeps on another one, and the time that the busiest link takes."""
     lent, busy = lent_memory_mib(problem, plan), link_shares(problem, plan, lent=True)
     used = [f"{s} {mib:,.0f} MiB on {problem.lenders[s]}" for s, mib in enumerate(lent) if mib > 0]
     if not used:
