@@ -50,7 +50,7 @@ test: $(STAMP) lint
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
-# All modules and the README's commands on the oldest and the newest supported Python that are here, each installed anew.
+# All modules and the README's commands on the oldest and the newest supported Python that are here, each in a new environment.
 pythons: $(STAMP)
 	$(BIN)/python -m benchmarks.pythons
 

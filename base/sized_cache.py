@@ -29,7 +29,7 @@ def sized_cache(most_entries: int, most_bytes: int) -> Callable[[Callable[P, R]]
         kept: OrderedDict[Any, tuple[R, int]] = OrderedDict()
         lock = Lock()
 
-        def held() -> int:
+        def size_bytes() -> int:
             return sum(size for _, size in kept.values())
 
         @wraps(function)
@@ -42,7 +42,7 @@ def sized_cache(most_entries: int, most_bytes: int) -> Callable[[Callable[P, R]]
             result = function(*args, **kwargs)
             with lock:
                 kept[key] = (result, bytes_of(args) + bytes_of(result))
-                while len(kept) > 1 and (len(kept) > most_entries or held() > most_bytes):
+                while len(kept) > 1 and (len(kept) > most_entries or size_bytes() > most_bytes):
                     kept.popitem(last=False)
             return result
 

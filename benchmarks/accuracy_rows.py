@@ -280,7 +280,7 @@ def _tables(file: Path) -> Iterator[AccuracyRow]:
     for step in published_steps(file):
         assert step.job is not None
         row = _row(
-            TABLES, TABLES, f"{step.system} {step.model} {step.plan}", step.job, (step.told_ms, step.measured_ms),
+            TABLES, TABLES, f"{step.system} {step.model} {step.plan}", step.job, (step.predicted_ms, step.measured_ms),
             fold=FROM_BRIDGE + step.base,
         )  # fmt: skip
         yield row

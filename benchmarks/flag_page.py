@@ -49,10 +49,10 @@ Written by `python -m benchmarks.flag_page` from the tables that the readers use
 - **read**: the launcher's reader uses it. Where values are listed, the others are not modelled.
 - **neutral**: it changes neither the memory of a device, the time of a step nor the place of a layer or rank.
 - **costs**: it changes one of them, and no figure takes it into account. A file that gives it with another
-  value than its default is told so, with the direction. Where it changes memory, the result's
+  value than its default is reported, with the direction. Where it changes memory, the result's
   `peak_memory_interval` is open in that direction, or ends at the bound of the row.
 
-A flag that is in no table is told as unknown. `needs` names what must be in force for the flag to have an effect; a
+A flag that is in no table is reported as unknown. `needs` names what must be in force for the flag to have an effect; a
 name with an @ is a fact of the job: `@experts` (it has experts), `@scores` (attention keeps its scores),
 `@plain-norms` (norms run in several steps), `@router-casts` (the router keeps what it casts). A name that ends in
 `.*` stands for all keys below it.

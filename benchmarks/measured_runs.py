@@ -95,7 +95,7 @@ class MeasuredRun:
     limit_mib: float
     allocated_mib: float
     measured_mib: float | None
-    told_ms: float | None = None
+    predicted_ms: float | None = None
     measured_ms: float | None = None
     open_below: bool = False
     open_above: bool = False
@@ -117,7 +117,9 @@ class MeasuredRun:
     @property
     def step_error(self) -> float | None:
         """Relative error of the step time."""
-        return None if self.measured_ms is None or self.told_ms is None else self.told_ms / self.measured_ms - 1
+        return (
+            None if self.measured_ms is None or self.predicted_ms is None else self.predicted_ms / self.measured_ms - 1
+        )
 
     @property
     def falsely_over(self) -> bool:
@@ -339,7 +341,7 @@ def kendall(runs: Iterable[MeasuredRun]) -> dict[str, tuple[float, float]]:
     found = {}
     for name in dict.fromkeys(run.group for run in every):
         mine = pd.DataFrame({
-            "told": [run.told_ms for run in every if run.group == name],
+            "told": [run.predicted_ms for run in every if run.group == name],
             "measured": [run.measured_ms for run in every if run.group == name],
         })  # fmt: skip
         best = mine.groupby("told")["measured"].transform("mean")
@@ -365,7 +367,7 @@ def show(runs: Sequence[MeasuredRun], refused: Iterable[str], *, rows: bool) -> 
     for run in runs if rows else ():
         error = "" if run.error is None else f"{run.measured_mib:9,.0f} {100 * run.error:+6.1f} %"
         if run.step_error is not None:
-            error += f" {run.told_ms:10,.1f} {run.measured_ms:10,.1f} ms {100 * run.step_error:+6.1f} %"
+            error += f" {run.predicted_ms:10,.1f} {run.measured_ms:10,.1f} ms {100 * run.step_error:+6.1f} %"
         verdict = "does not fit" if run.peak_mib > run.limit_mib else ""
         print(f"{run.file:90s} {run.peak_mib:9,.0f} {run.limit_mib:9,.0f} {run.allocated_mib:9,.0f} {error} {verdict}")
     print("memory, torch's allocated peak")

@@ -326,7 +326,7 @@ def steps_beside(runs: Iterable[MeasuredRun], peer: Peer, folder: Path) -> tuple
     ]
     told = peer.steps_ms(folder, [(config, run.device) for run, config in mine])
     rows = [
-        Beside(run.group, run.file, run.measured_ms or math.nan, run.told_ms or math.nan, found)
+        Beside(run.group, run.file, run.measured_ms or math.nan, run.predicted_ms or math.nan, found)
         for (run, _), found in zip(mine, told, strict=True)
         if not isinstance(found, str)
     ]

@@ -85,7 +85,7 @@ class PublishedStep:
     system: str
     model: str
     plan: str
-    told_ms: float
+    predicted_ms: float
     measured_ms: float
     base: str = ""
     job: tuple[ModelSpec, Strategy, TrainingRules, DeviceSpec] | None = None
@@ -93,7 +93,7 @@ class PublishedStep:
     @property
     def error(self) -> float:
         """Relative error of the predicted step."""
-        return self.told_ms / self.measured_ms - 1
+        return self.predicted_ms / self.measured_ms - 1
 
 
 def published_steps(file: Path, operation_us: float | None = None) -> list[PublishedStep]:
@@ -196,7 +196,7 @@ def order_of_plans(steps: Iterable[PublishedStep]) -> float:
     told: dict[tuple[str, str], float] = {}
     for step in steps:
         measured.setdefault((step.model, step.plan), []).append(step.measured_ms)
-        told[step.model, step.plan] = step.told_ms
+        told[step.model, step.plan] = step.predicted_ms
     return float(kendalltau(list(told.values()), [median(measured[plan]) for plan in told]).statistic)
 
 
@@ -213,7 +213,7 @@ def main() -> int:
     steps = published_steps(args.file)
     if args.rows:
         for step in steps:
-            told = f"{step.told_ms:9.0f} of {step.measured_ms:9.0f} ms {step.error:+7.1%}"
+            told = f"{step.predicted_ms:9.0f} of {step.measured_ms:9.0f} ms {step.error:+7.1%}"
             print(f"{step.system:<10} {step.model:<26} {step.plan:<58} {told}")
     print("\n".join(summary(steps)))
     return 0

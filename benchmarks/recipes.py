@@ -59,7 +59,7 @@ class Recipe:
     precision: str
     peak_mib: float
     limit_mib: float
-    told_ms: float
+    predicted_ms: float
     published_ms: float
 
     @property
@@ -70,7 +70,7 @@ class Recipe:
     @property
     def ratio(self) -> float:
         """Step time predicted over published."""
-        return self.told_ms / self.published_ms
+        return self.predicted_ms / self.published_ms
 
 
 def recipe_configs(folder: Path, *, narrow: bool = True) -> Iterator[tuple[dict[str, Any], TrainingConfig]]:
@@ -128,7 +128,7 @@ def main() -> None:
     for row in found if options.rows else ():
         verdict = "does not fit" if row.over else ""
         print(
-            f"{row.script:75s} {row.precision:6s} {row.peak_mib:9,.0f} {row.limit_mib:9,.0f} {row.told_ms:9,.0f} "
+            f"{row.script:75s} {row.precision:6s} {row.peak_mib:9,.0f} {row.limit_mib:9,.0f} {row.predicted_ms:9,.0f} "
             f"{row.published_ms:9,.0f} {row.ratio:5.2f} {verdict}"
         )
     print(f"as written, bf16: {summary(recipes(options.folder, narrow=False))}")

@@ -62,7 +62,7 @@ class Short:
     device: DeviceSpec
     measured_ms: float
 
-    def told_ms(self, operation_us: float | None = None, step_ms: float | None = None) -> float:
+    def predicted_ms(self, operation_us: float | None = None, step_ms: float | None = None) -> float:
         """Its step with these costs of the host, or with those that are registered."""
         device = self.device if operation_us is None else replace(self.device, operation_us=operation_us)
         rules, framework = self.config.rules, self.config.rules.framework
@@ -86,7 +86,7 @@ def fitted(runs: Sequence[Short]) -> tuple[float, float]:
 
     def errors(found: NDArray[np.float64]) -> NDArray[np.float64]:
         us, step = (float(value) for value in found)
-        told = [run.told_ms(us if run.device.name.startswith("a100") else None, step) for run in runs]
+        told = [run.predicted_ms(us if run.device.name.startswith("a100") else None, step) for run in runs]
         return np.log([each / run.measured_ms for each, run in zip(told, runs, strict=True)])
 
     found = least_squares(
@@ -102,9 +102,9 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="fit what the host takes, and print it")
     options = parser.parse_args()
     runs = short_steps(options.folder)
-    errors = [run.told_ms() / run.measured_ms - 1 for run in runs]
+    errors = [run.predicted_ms() / run.measured_ms - 1 for run in runs]
     for run, error in zip(runs, errors, strict=True):
-        print(f"{run.name:75s} {run.told_ms():8.1f} {run.measured_ms:8.1f} ms {100 * error:+6.1f} %")
+        print(f"{run.name:75s} {run.predicted_ms():8.1f} {run.measured_ms:8.1f} ms {100 * error:+6.1f} %")
     print(f"{len(runs)} steps, median error {100 * median(map(abs, errors)):.1f} %")
     if options.fit:
         us, step = fitted(runs)

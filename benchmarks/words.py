@@ -7,7 +7,9 @@ one. `SOURCES` says which files are read and how.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,15 @@ MESSAGE_WORDS = {
 }
 """The same for messages."""
 
+NAMES = {
+    r"told": "predicted, shown, printed; state, answer",
+    r"held": "kept, alive, stored; counts",
+    r"rooms?": "free, margin",
+    r"houses?|doors?|roads?": "package, project, entry point, path",
+    r"anew": "again",
+}
+"""The same for names in code."""
+
 ALLOWED: dict[str, tuple[str, ...]] = {}
 """Phrases that a page may use, by its path; each is a quotation or a name. Keep it short."""
 
@@ -51,7 +62,7 @@ GENERATED = ("docs/commands.md", "docs/flags.md", "docs/recipes.md")
 """Pages that are written from code: their words are changed there."""
 
 NOT_YET_COVERED = ("benchmarks",)
-"""Packages whose messages are not checked yet."""
+"""Packages whose messages and names are not checked yet."""
 
 Lines = Iterator[tuple[int, str]]
 """(line number, text) of what a reader of a file reads as prose."""
@@ -91,6 +102,32 @@ def messages(text: str) -> Lines:
             yield node.lineno, node.value.replace("\n", " ")
 
 
+def comments(text: str) -> Lines:
+    """Comments of Python, their quotations in backticks left out."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], _INLINE.sub("`", token.string)
+
+
+def notes(text: str) -> Lines:
+    """Comments of YAML that stand on lines of their own."""
+    return ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.lstrip().startswith("#"))
+
+
+def names(text: str) -> Lines:
+    """Names that a module gives to functions, classes, parameters and variables, a blank for each underscore."""
+    for node in ast.walk(ast.parse(text)):
+        given = ""
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            given = node.name
+        elif isinstance(node, ast.arg):
+            given = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            given = node.id
+        if given:
+            yield getattr(node, "lineno", 0), given.replace("_", " ")
+
+
 def reasons(text: str) -> Lines:
     """The `why` of a table of flags or keys."""
     return ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip().startswith("why:"))
@@ -108,9 +145,14 @@ SOURCES: tuple[tuple[str, Callable[[str], Lines]], ...] = (
     ("docs/**/*.md", prose),
     *((f"{package}/**/*.py", docstrings) for package in PACKAGES),
     *((f"{package}/**/*.py", messages) for package in PACKAGES if package not in NOT_YET_COVERED),
+    *((f"{package}/**/*.py", names) for package in PACKAGES if package not in NOT_YET_COVERED),
+    *((f"{package}/**/*.py", comments) for package in PACKAGES),
     ("parsers/**/*.yaml", reasons),
+    ("parsers/**/*.yaml", notes),
 )
 """Glob from the root, and the reader of such files."""
+READ_WITH = {messages: MESSAGE_WORDS, reasons: MESSAGE_WORDS, names: NAMES}
+"""Words that are not written in what a reader yields; `WORDS` for all others."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +190,7 @@ def check(root: Path = ROOT) -> list[Hit]:
         for path in sorted(root.glob(pattern)):
             place = path.relative_to(root).as_posix()
             if place not in GENERATED:
-                words = MESSAGE_WORDS if reader in (messages, reasons) else WORDS
+                words = READ_WITH.get(reader, WORDS)
                 found += hits(place, reader(path.read_text(encoding="utf-8")), ALLOWED.get(place, ()), words)
     return found
 

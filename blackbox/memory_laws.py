@@ -300,15 +300,15 @@ class MemoryLaws:
         kept, most = self._passes(run, blocks)
         step = self.step_bytes(run, blocks)
         most += (in_flight - 1) * kept
-        held = 0.0
+        resident = 0.0
         if self.weights is not None:
             each = [self.elements(run, [block]) for block in blocks]
-            held = sum(self.weights.held(size, run, accumulates=accumulates) for size in each)
+            resident = sum(self.weights.resident(size, run, accumulates=accumulates) for size in each)
             passes = [self.block_bytes(run, block) for block in blocks]
             most = self.weights.peak(run, passes, each, in_flight, accumulates=accumulates)
             step += sum(self.weights.shard(size, run) for size in each)
         peak = static + max(most, step)
-        static += held
+        static += resident
         unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
         unsure += [] if self.states else ["states"]
         return PredictedPeak(static, peak, peak, tuple(unsure))

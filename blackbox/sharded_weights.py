@@ -54,7 +54,7 @@ class WeightMemory:
         """A rank's share of a block's gradients, which stays until the optimizer's step."""
         return self.precision.stored_bytes * (elements[0] / run.shards + elements[1] / run.expert_shards)
 
-    def held(self, elements: Elements, run: RunSetting, *, accumulates: bool) -> float:
+    def resident(self, elements: Elements, run: RunSetting, *, accumulates: bool) -> float:
         """Bytes of a block's weights and gradients beside each micro-batch but the first ones."""
         if run.pp > 1:
             return (self.precision.weight_bytes + self.precision.gradient_bytes) * sum(elements)

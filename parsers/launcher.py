@@ -288,7 +288,7 @@ class Launcher(ABC):
         raise InputError("has no roll-outs: it is no job of reinforcement learning", file=config.path, cure=cure)
 
     def fixed_context(self, config: TrainingConfig) -> str | None:
-        """The reason why a search cannot choose the context ranks that exchange heads (`Strategy.ulysses`); None where it can."""
+        """The reason why a search cannot choose the ranks that exchange heads (`Strategy.ulysses`); else None."""
         return f"is not written into a {self.title}"
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:

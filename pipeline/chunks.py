@@ -35,8 +35,8 @@ class Placement:
     stage_of: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        held = Counter(self.stage_of)
-        if not held or set(held) != set(range(len(held))) or len(set(held.values())) > 1:
+        counts = Counter(self.stage_of)
+        if not counts or set(counts) != set(range(len(counts))) or len(set(counts.values())) > 1:
             raise ValueError(f"every stage must have as many chunks, found the stages {list(self.stage_of)}")
 
     @classmethod
@@ -57,10 +57,10 @@ class Placement:
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
         """(virtual stage, stage) of every chunk in model order."""
-        held, found = [0] * self.stages, []
+        counts, found = [0] * self.stages, []
         for s in self.stage_of:
-            found.append((held[s], s))
-            held[s] += 1
+            found.append((counts[s], s))
+            counts[s] += 1
         return tuple(found)
 
     @cached_property

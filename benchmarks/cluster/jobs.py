@@ -175,10 +175,11 @@ def thousand_figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return [
         Figure(
             "thousand", "1,000 workers, 100,000 jobs: scheduler memory and time stated",
-            f"{one['workers']:,} workers, {one['jobs']:,} jobs of {one['mean_job_s']:.1f} s on average, all told once: "
-            f"{one['seconds']:.0f} s (the jobs alone {one['ideal_s']:.0f} s); scheduler {held['empty']} MiB empty, "
-            f"{held['with_workers']} with its workers, {held['most']} at most; CPU time a job: scheduler "
-            f"{cpu['scheduler']:.1f} ms, client {cpu['client']:.1f} ms, a worker {cpu['workers']:.1f} ms",
+            f"{one['workers']:,} workers, {one['jobs']:,} jobs of {one['mean_job_s']:.1f} s on average, each "
+            f"reported once: {one['seconds']:.0f} s (the jobs alone {one['ideal_s']:.0f} s); scheduler "
+            f"{held['empty']} MiB empty, {held['with_workers']} with its workers, {held['most']} at most; "
+            f"CPU time a job: scheduler {cpu['scheduler']:.1f} ms, client {cpu['client']:.1f} ms, "
+            f"a worker {cpu['workers']:.1f} ms",
             one["workers"] == WORKERS and one["jobs"] == JOBS,
             f"connected while {one['first']} had joined; {WORKERS // A_PROCESS} processes hold the workers",
         )

@@ -132,7 +132,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
         Figure(
             "page", "20 sessions at once; a malformed request, a path outside, a wrong token: refused, nothing lost",
             f"{one['solved']} of {whole} solved, {one['remembered']} of them remembered, {one['scripts']} start "
-            f"scripts; {one['unfit']} told that no plan fits, and by how much; "
+            f"scripts; {one['unfit']} answered that no plan fits, and by how much; "
             f"{'every' if one['refused'] else 'not every'} bad request refused; "
             f"{'each' if one['same'] else 'not each'} answer that of the same question asked alone",
             one["refused"] and one["same"] and one["solved"] + one["unfit"] == whole

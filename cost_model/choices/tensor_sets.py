@@ -104,12 +104,12 @@ def tensor_front(graph: LayerGraph, times: LayerTimes, most: int = MOST_TENSORS)
         start += len(block)
         open_ones = block[~front.excludes(times, sets.ms[block], stored[block], stored[block] - rest)]
         for index in open_ones.tolist():
-            ms, held = float(sets.ms[index]), float(stored[index])
-            if front.excludes(times, np.array([ms]), np.array([held]), np.array([held - rest]))[0]:
+            ms, kept = float(sets.ms[index]), float(stored[index])
+            if front.excludes(times, np.array([ms]), np.array([kept]), np.array([kept - rest]))[0]:
                 continue
             again = [tensor for tensor, one in zip(made, sets.members[index], strict=True) if one]
             movable = [tensor for tensor in chosen if tensor not in again]
-            front.add(_moved_sets(graph, times, (tuple(again), ms, held), movable))
+            front.add(_moved_sets(graph, times, (tuple(again), ms, kept), movable))
     return tuple(front.points)
 
 
@@ -119,19 +119,19 @@ def _moved_sets(
     """The front of the sets that move some of `movable`, where `made` are the tensors made again, their time, and MiB
     that are stored.
     """
-    again, ms, held = made
+    again, ms, kept = made
     sums = np.zeros(1)
     if times.mib_per_ms is not None:
         for tensor in movable:
             sums = np.concatenate([sums, sums + graph.sizes[tensor]])
     ahead, behind = times.added(ms, sums)
     added = np.broadcast_to(np.add(ahead, behind), sums.shape)
-    best = _lowest(added, held - sums)
+    best = _lowest(added, kept - sums)
     found = []
     for index in best.tolist():
         bits = [bool(index >> place & 1) for place in range(len(movable))]
         moved, host = tuple(compress(movable, bits)), float(sums[index])
-        found.append(TensorSet(again, moved, ms, float(added[index]), max(0.0, held - host), host))
+        found.append(TensorSet(again, moved, ms, float(added[index]), max(0.0, kept - host), host))
     return found
 
 
@@ -250,6 +250,6 @@ def _run_again(graph: LayerGraph, made: Sequence[int], block: _Flags) -> tuple[_
             settle(tensor)
         else:  # nothing stores it, so what is made from it cannot be made again
             fits &= first_run.get(tensor, never) < 0
-    room = stored + graph.workspace_mib * (1 + _SAME) + _SAME
-    fits &= (live + np.array(graph.gradient_mib)[:, np.newaxis] <= room).all(axis=0) if last else True
+    free = stored + graph.workspace_mib * (1 + _SAME) + _SAME
+    fits &= (live + np.array(graph.gradient_mib)[:, np.newaxis] <= free).all(axis=0) if last else True
     return ms, fits

@@ -167,11 +167,11 @@ class _Record:
 
     def _saved(self, outputs: list[Tensor]) -> tuple[int, ...]:
         """What the nodes of the graph that are new with some results hold."""
-        held: dict[int, None] = {}
+        saved: dict[int, None] = {}
         for node in _behind(outputs, self.nodes):
-            self.nodes[node] = tuple(dict.fromkeys(self.number(tensor) for tensor in _held(node)))
-            held |= dict.fromkeys(self.nodes[node])
-        return tuple(held)
+            self.nodes[node] = tuple(dict.fromkeys(self.number(tensor) for tensor in _saved_by(node)))
+            saved |= dict.fromkeys(self.nodes[node])
+        return tuple(saved)
 
     def graph(self, result: Tensor) -> LayerGraph:
         """The layer as recorded; what the backward of its result does not need is freed at once."""
@@ -193,7 +193,7 @@ def _behind(results: list[Tensor], known: Container[Any]) -> Iterator[Any]:
             yield node
 
 
-def _held(node: Any) -> Iterator[Tensor]:
+def _saved_by(node: Any) -> Iterator[Tensor]:
     """Tensors that a node of the graph holds for its backward."""
     if hasattr(node, "saved_tensors"):
         yield from (tensor for tensor in node.saved_tensors if tensor is not None)

@@ -68,8 +68,8 @@ def misfit_reused_choices(plan: PipelinePlan, model: ModelSpec, *, v_shape: bool
     """
     reusing, begins = model.reusing_runs, []
     for chunk, (v, s) in enumerate(chunk_order(plan.stages, plan.interleaves, v_shape) if reusing else ()):
-        held = [run for run, grid in plan.layers.items() if grid[v][s]]
-        if held and held[0] in reusing:
+        present = [run for run, grid in plan.layers.items() if grid[v][s]]
+        if present and present[0] in reusing:
             begins.append(chunk)
     if not begins:
         return None

@@ -435,7 +435,7 @@ def _graphed(flags: Flags) -> tuple[str, ...]:
     """Parts of a layer that CUDA graphs hold.
 
     Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:1075-1105, moe/README.md:514 and
-    megatron/training/arguments.py:614-638: experts are held where their rows are known beforehand, or where one graph
+    megatron/training/arguments.py:614-638: experts are in one where their rows are known beforehand, or where one graph
     holds the whole step.
     """
     old = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}

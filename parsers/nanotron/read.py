@@ -104,7 +104,7 @@ def read_strategy(top: Fields) -> Strategy:
         tp=tp,
         pp=pp,
         cp=cp,
-        # States are split over dp alone: src/nanotron/helpers.py:409-415.
+        # The distributed optimizer is over dp alone: src/nanotron/helpers.py:409-415.
         op=dp if stage else 1,
         sp=mode.lower() == "reduce_scatter" and tp > 1,
         mbs=tokens.integer("micro_batch_size"),

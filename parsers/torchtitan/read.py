@@ -31,7 +31,7 @@ from taylor.register.registry import Registry
 
 NAME = "torchtitan"
 PLACES = ("parallelism", "training", "experimental")
-"""Sections that have held the parallel degrees, newest first."""
+"""Sections that have had the parallel degrees, newest first."""
 SCHEDULES = {
     "1f1b": "1F1B",
     "gpipe": "GPipe",

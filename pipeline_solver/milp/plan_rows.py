@@ -130,8 +130,8 @@ def add_joined_rows(
         if not kind.joined:
             continue
         name, counts = safe_name(kind.name), layers[kind.name]
-        holds[kind.name] = held = model.switches(f"holds_{name}", [chunk for chunk in chunks if chunk in counts])
-        for chunk, switch in held.items():
+        holds[kind.name] = there = model.switches(f"holds_{name}", [chunk for chunk in chunks if chunk in counts])
+        for chunk, switch in there.items():
             joined.add((name, "all", *chunk), [(1, counts[chunk]), (-kind.count, switch)], lower=0, upper=0)
             behind = [(-1, layers[before.name][chunk])] if chunk in layers[before.name] else []
             joined.add((name, "behind", *chunk), [(1, switch), *behind], upper=0)
@@ -209,7 +209,7 @@ def add_memory_rows(
     reserved = {s: model.variable("lent", (s,)) for s, lender in enumerate(problem.lenders) if lender >= 0}
     memory = model.group("memory")
     for s, vectors in enumerate(alive_vectors(schedule)):
-        held = [(1.0, column) for of, column in reserved.items() if problem.lenders[of] == s]
+        lent = [(1.0, column) for of, column in reserved.items() if problem.lenders[of] == s]
         for moment, alive in enumerate(vectors.tolist()):
             terms = [
                 term
@@ -219,7 +219,7 @@ def add_memory_rows(
                 for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
             ]
             free = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
-            memory.add((s,) if len(vectors) == 1 else (s, moment), [*terms, *held] or model.sum_of(()), upper=free)
+            memory.add((s,) if len(vectors) == 1 else (s, moment), [*terms, *lent] or model.sum_of(()), upper=free)
     if problem.bounds_host:
         host = model.group("host_memory")
         for row, s, alive in _moments(schedule):

@@ -141,16 +141,16 @@ class PlacementFound:
 def placements_of(stages: int, interleaves: int) -> Iterator[Placement]:
     """Every placement up to an exchange of like stages."""
 
-    def further(taken: list[int], held: list[int]) -> Iterator[Placement]:
+    def further(taken: list[int], counts: list[int]) -> Iterator[Placement]:
         if len(taken) == stages * interleaves:
             yield numbered(taken)
             return
-        met = sum(map(bool, held))
+        met = sum(map(bool, counts))
         for s in range(min(met + 1, stages)):
-            if held[s] < interleaves:
-                held[s] += 1
-                yield from further([*taken, s], held)
-                held[s] -= 1
+            if counts[s] < interleaves:
+                counts[s] += 1
+                yield from further([*taken, s], counts)
+                counts[s] -= 1
 
     return further([], [0] * stages)
 

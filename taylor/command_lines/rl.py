@@ -160,7 +160,7 @@ def _print(found: RlResult, length: TrainingLength) -> None:
         ("cards", f"{found.config.strategy.world_size} train, {iteration.rollout_cards} generate, {place}"),
         (
             "engine",
-            f"{engine.name} on {engine.cards} card(s): up to {found.held:,} samples of the mean length in its cache",
+            f"{engine.name} on {engine.cards} card(s): up to {found.cached:,} samples of the mean length in its cache",
         ),
     ]
     if iteration.critic is not None:
@@ -182,7 +182,7 @@ def _memory_text(found: RlResult) -> str:
     from taylor.workflows.rl.evaluate import fullest
 
     full = found.fullest
-    if found.held < 1:
+    if found.cached < 1:
         return "does not fit: the engine's weights leave no key-value cache; raise its share of memory or its ranks"
     free = full.usable_mib - full.total_mib
     if free < 0:

@@ -51,6 +51,15 @@ def test_docstrings_and_messages_can_be_read_too() -> None:
     assert found(words.messages, text) == ["anew"]
 
 
+def test_names_and_comments_can_be_read_too() -> None:
+    text = "def told_ms(held, withheld):\n    # Measured anew, `told`.\n    room_mib = held.told\n"
+    hits = [*words.hits("a.py", words.names(text), words=words.NAMES), *words.hits("a.py", words.comments(text))]
+    assert sorted((hit.place, hit.word) for hit in hits) == [
+        ("a.py:1", "held"), ("a.py:1", "told"), ("a.py:2", "anew"), ("a.py:3", "room"),
+    ]  # fmt: skip
+    assert found(words.notes, "key: told\n# Steps told.\n") == ["told"]
+
+
 def test_messages_have_further_words() -> None:
     text = 'raise InputError(f"holds {count} rows", cure="write one a stage")\nlog.info("held")\nx = "%s holds"\n'
     hits = words.hits("a.py", words.messages(text), words=words.MESSAGE_WORDS)

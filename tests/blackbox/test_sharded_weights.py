@@ -93,4 +93,4 @@ def test_stages_keep_weights_and_sums_of_gradients_that_a_model_without_stages_d
     staged = MEMORY.peak(RUN.replace(pp=2, dp=2), blocks, ELEMENTS, 2, accumulates=True)
     whole = sum(size for size, _ in ELEMENTS)
     assert staged >= 6 * whole and MEMORY.peak(RUN, blocks, ELEMENTS, 1, accumulates=True) < 6 * whole
-    assert MEMORY.held(ELEMENTS[0], RUN, accumulates=True) == 4 * ELEMENTS[0][0] / 4
+    assert MEMORY.resident(ELEMENTS[0], RUN, accumulates=True) == 4 * ELEMENTS[0][0] / 4

@@ -67,7 +67,9 @@ def test_a_copy_is_run_and_what_it_refuses_is_said(job, tmp_path: Path) -> None:
     (tmp_path / "copy" / "systems").mkdir()
     (tmp_path / "copy" / "systems" / "a100_80g.json").write_text('{"mem1": {}}')
     runs = [
-        MeasuredRun("set", name, 0.0, 0.0, 0.0, None, told_ms=5.0, measured_ms=8.0, device=DEVICES[0], config=job(more))
+        MeasuredRun(
+            "set", name, 0.0, 0.0, 0.0, None, predicted_ms=5.0, measured_ms=8.0, device=DEVICES[0], config=job(more)
+        )
         for name, more in (("one", ""), ("wide", "--tensor-model-parallel-size 8"))
     ]
     rows, missing = steps_beside(runs, CALCULON, tmp_path / "copy")

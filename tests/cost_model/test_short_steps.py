@@ -42,10 +42,10 @@ def test_what_the_host_takes_is_what_short_steps_say(runs: list[Short]) -> None:
 
 @FILES
 def test_short_steps_are_met_on_a_card_whose_operations_others_settled_too(runs: list[Short]) -> None:
-    errors = {run.name: run.told_ms() / run.measured_ms - 1 for run in runs}
+    errors = {run.name: run.predicted_ms() / run.measured_ms - 1 for run in runs}
     assert median(map(abs, errors.values())) < 0.07
     assert all(abs(error) < 0.05 for name, error in errors.items() if "h100" in name)
-    without = [run.told_ms(operation_us=1e-6, step_ms=0.0) / run.measured_ms - 1 for run in runs]
+    without = [run.predicted_ms(operation_us=1e-6, step_ms=0.0) / run.measured_ms - 1 for run in runs]
     assert median(without) < -0.6
 
 

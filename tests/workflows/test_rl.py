@@ -120,7 +120,7 @@ def test_an_engine_whose_weights_leave_no_cache_does_not_fit(tmp_path):
         "rollout.name=vllm", "rollout.name=vllm actor_rollout_ref.rollout.gpu_memory_utilization=0.05"
     )
     found = evaluated(tmp_path, text)
-    assert found.held == 0 and found.verdict == OVER
+    assert found.cached == 0 and found.verdict == OVER
 
 
 def test_offloading_the_optimizer_frees_exactly_its_states_in_the_rollout(tmp_path):

@@ -29,7 +29,7 @@ from taylor.workflows.rl.memory import (
     RISK,
     PhaseMemory,
     phase_memory,
-    samples_held,
+    samples_cached,
     stages_of,
     states_of,
 )
@@ -101,7 +101,7 @@ class RlResult:
         Of every phase, ms; None where the device's host link is not known.
     typical : tuple of PhaseMemory
         Of every phase with samples of the mean length; empty where that is the longest.
-    held : int
+    cached : int
         Samples of the mean length that one engine's cache holds at once.
     assumed : tuple of str
         Sentences on what nobody stated, and on what is not included.
@@ -115,7 +115,7 @@ class RlResult:
     memory: tuple[PhaseMemory, ...]
     times_ms: Mapping[str, float | None]
     typical: tuple[PhaseMemory, ...]
-    held: int
+    cached: int
     assumed: tuple[str, ...]
 
     @property
@@ -141,7 +141,7 @@ class RlResult:
     @property
     def verdict(self) -> str:
         """Worst of the phases' verdicts; an engine without a cache does not fit."""
-        return worst(self.memory) if self.held > 0 else OVER
+        return worst(self.memory) if self.cached > 0 else OVER
 
     @property
     def longest(self) -> str:
@@ -170,7 +170,7 @@ class RlResult:
         known = self.config.memory_error(MemorySource.ESTIMATE)
         limits = [one.usable_mib if one.allotted else one.limit_mib for one in judged]
         solution, fit = figures_fit([one.total_mib for one in judged], limits, self.config, known)
-        if self.held < 1:
+        if self.cached < 1:
             reason = "the engine's weights leave no key-value cache"
             fit = FitVerdict(Fit.DOES_NOT_FIT, reason=reason, cure="raise its share of memory or its ranks")
         elif judged:
@@ -192,7 +192,11 @@ class RlResult:
             "colocated": self.iteration.colocated,
             "training_cards": self.config.strategy.world_size,
             "rollout_cards": self.iteration.rollout_cards,
-            "engine": {"name": self.iteration.engine.name, "cards": self.iteration.engine.cards, "samples": self.held},
+            "engine": {
+                "name": self.iteration.engine.name,
+                "cards": self.iteration.engine.cards,
+                "samples": self.cached,
+            },
             "critic": None if self.iteration.critic is None else _critic_dict(self.iteration.critic),
             "samples": self.iteration.samples,
             "updates": self.iteration.updates,
@@ -265,10 +269,10 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
     memory = phase_memory(config, iteration, chosen.spec, stages)
     others = next(one.parts for one in memory if one.phase == ROLLOUT)
     resident = sum(mib for name, mib in others.items() if name not in (ENGINE, CACHE)) if iteration.colocated else 0.0
-    held = samples_held(config, iteration, chosen.spec, tokens.total, resident)
+    cached = samples_cached(config, iteration, chosen.spec, tokens.total, resident)
     timed = timed_config(config, iteration, tokens)
     cards = iteration.rollout_cards
-    generated = rollout_ms(iteration, choice.speed, tokens, cards, max(1, min(held, iteration.engine.concurrent)))
+    generated = rollout_ms(iteration, choice.speed, tokens, cards, max(1, min(cached, iteration.engine.concurrent)))
     critic = iteration.critic
     copies = _copies_ms(config, iteration, stages, chosen)
     if critic is not None:
@@ -287,7 +291,7 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
         tuple(memory),
         times,
         tuple(phase_memory(timed, scored, chosen.spec, stages_of(timed))) if shorter else (),
-        held,
+        cached,
         _assumed(iteration, choice, times, tokens),
     )
 

@@ -237,7 +237,7 @@ def largest_tensor_mib(config: TrainingConfig) -> float:
     return 2.0 * widest * model.hidden / MIB
 
 
-def samples_held(
+def samples_cached(
     config: TrainingConfig, iteration: RlIteration, device: DeviceSpec, mean_tokens: int, resident_mib: float = 0.0
 ) -> int:
     """Samples of a mean length that one engine's cache holds at once; 0 where its weights leave none.

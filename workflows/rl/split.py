@@ -32,7 +32,7 @@ from taylor.pipeline_solver.model.solution import INFEASIBLE
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.device import DeviceSpec
 from taylor.workflows.rl.evaluate import RlChoice
-from taylor.workflows.rl.memory import FITS, phase_memory, samples_held, stages_of, training_profile
+from taylor.workflows.rl.memory import FITS, phase_memory, samples_cached, stages_of, training_profile
 from taylor.workflows.rl.times import (
     SampleTokens,
     critic_ms,
@@ -277,10 +277,10 @@ def _layouts(
     except InputError:
         return replace(row, reason="the critic's layout does not divide the cards"), []
     on_cards = replace(iteration, rollout_cards=rollout, critic=critic)
-    held = samples_held(config, on_cards, chosen.spec, tokens.total)
-    if held < 1:
+    cached = samples_cached(config, on_cards, chosen.spec, tokens.total)
+    if cached < 1:
         return replace(row, reason="an engine's weights leave no cache"), []
-    generated = rollout_ms(on_cards, choice.speed, tokens, rollout, min(held, iteration.engine.concurrent))
+    generated = rollout_ms(on_cards, choice.speed, tokens, rollout, min(cached, iteration.engine.concurrent))
     row = replace(row, rollout_ms=generated)
     of_critic = 0.0 if critic is None else sum(critic_ms(critic, chosen, tokens).values())
     try:

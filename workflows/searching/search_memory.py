@@ -31,7 +31,7 @@ from taylor.register.device import DeviceSpec
 
 MAX_RUNS = 100
 """Most dry-runs of one search."""
-ROOM = 1.3
+LOOSENED = 1.3
 """Fraction of the limit, by the estimate, up to which a strategy is worth a dry-run: the estimate may be high."""
 BEYOND = 1.02
 """Fraction of the limit that a stage which ran out of memory is assumed to need."""
@@ -57,7 +57,7 @@ def measured_peaks(
         For the search; None when no run gave a peak.
     """
     limit = options.device_limit_mib or config.memory_limit_mib(device)
-    loose = search(config, device, replace(options, device_limit_mib=ROOM * limit), rules_path)
+    loose = search(config, device, replace(options, device_limit_mib=LOOSENED * limit), rules_path)
     families: dict[tuple[int, ...], list[Strategy]] = {}
     for index in np.argsort(loose.estimated_ms, kind="stable")[:20_000].tolist():
         strategy = loose.candidates.row(index)

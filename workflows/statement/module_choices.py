@@ -209,9 +209,9 @@ def _most_on_host(problem: PipelineProblem) -> list[float]:
     lightest = max(1e-9, min(kind.least_mib for kind in problem.free_kinds))
     most = max(one.host_mib for kind in problem.free_kinds for one in kind.choices.values())
     free = (limit - static for limit, static in zip(problem.limit_mib, problem.static_mib, strict=True))
-    held = [min(problem.layers, max(0.0, left) // lightest) for left in free]
+    most_layers = [min(problem.layers, max(0.0, left) // lightest) for left in free]
     alive = [float(vectors.sum(axis=1).max()) for vectors in alive_vectors(schedule_of(problem))]
-    return [layers * n * most for layers, n in zip(held, alive, strict=True)]
+    return [layers * n * most for layers, n in zip(most_layers, alive, strict=True)]
 
 
 def host_limit_mib(device: DeviceSpec) -> float | None:
