@@ -260,6 +260,44 @@ def with_tower(problem: PipelineProblem, rng: np.random.Generator) -> PipelinePr
     )
 
 
+def with_spread_tower(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with an encoder on several of the first chunks, which hold nothing else but the last one at times,
+    and with an embedding in front of the free layers."""
+    behind = [place for kind in problem.pinned_kinds for place in problem.places_of(kind)]
+    last = min([problem.stages * problem.interleaves - 1, *behind])
+    lead = int(rng.integers(1, min(3, last + 1) + 1))
+    begins = lead if lead <= last and rng.random() < 0.4 else lead - 1
+    runs = [("vision" if not place else f"vision#{place + 1}", place) for place in range(lead)]
+    one, added = with_tower(problem, rng), dict[str, LayerKind]()
+    (tower,) = (kind for kind in one.kinds if kind.pinned_first)
+    for name, place in (*runs, ("embedding", begins)):
+        more = (round(float(rng.uniform(0.1, 1.5)), 3) for _ in range(2))
+        forward, backward = (time if rng.random() < 0.7 else 0.0 for time in more)
+        added[name] = replace(
+            tower,
+            name=name,
+            count=1 if name == "embedding" else int(rng.integers(1, 4)),
+            places=(place,),
+            added_forward=forward,
+            added_backward=backward,
+        )
+    times = tuple(
+        replace(
+            stage,
+            forward={**stage.forward, **{name: kind.forward for name, kind in added.items()}},
+            choices={**stage.choices, **{name: kind.choices for name, kind in added.items()}},
+        )
+        for stage in one.stage_times
+    )
+    at = one.kinds.index(tower)
+    given = {chunk: 0 for chunk in problem.placement.chunks[:begins]}
+    return one.replace(
+        kinds=(*one.kinds[:at], *added.values(), *one.kinds[at + 1 :]),
+        stage_times=times,
+        fixed_layers={**{chunk: n for chunk, n in problem.fixed_layers.items() if chunk not in given}, **given},
+    )
+
+
 def with_depths(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
     """The problem with one to four MTP layers, each on a chunk of its own choice, and often a memory that those on one
     stage share; with a head on a chunk of several in one of four."""
@@ -457,7 +495,7 @@ def _splits(problem: PipelineProblem, schedule: Schedule) -> Iterator[list[tuple
                 break
             if run and problem.kinds[run[0]].joined:
                 break
-            if run and any(kind.places and kind.places[0] < place for kind in problem.kinds):
+            if run and any(kind.places and kind.pinned_last and kind.places[0] < place for kind in problem.kinds):
                 break
             if len(run) > problem.max_layers.get(chunk, len(run)):
                 break
@@ -527,7 +565,7 @@ def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> lis
     return [
         kind
         for kind in problem.kinds
-        if kind.pinned and place == (0 if kind.pinned_first else kind.places[0] if kind.places else last)
+        if kind.pinned and place == (kind.places[0] if kind.places else 0 if kind.pinned_first else last)
         for _ in range(kind.count)
     ]
 

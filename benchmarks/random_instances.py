@@ -2,7 +2,7 @@
 
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
                                           [--choices | --entries | --depths | --cadence | --lending | --pairs |
-                                           --towers | --placed] [--plans 7]
+                                           --towers | --spread | --placed] [--plans 7]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
@@ -14,7 +14,8 @@ four MTP layers is placed on its own, and a stage with several may hold part of 
 layers lie on the chunk of the layer before them, as where every n-th one chooses tokens. With ``--lending`` some
 choices keep activations on the device of another stage, which has that much less. With ``--pairs`` forwards and
 backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it takes
-longer. With ``--towers`` an encoder lies on the first chunk, whose backward has a ratio of its own. With
+longer. With ``--towers`` an encoder lies on the first chunk, whose backward has a ratio of its own, and with
+``--spread`` on up to three of the first chunks. With
 ``--placed`` chunks lie on any stages, as many on each, in any order of tasks that can run. The optimum is compared with
 the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
 and by CBC, from its cuts alone where the file says that they suffice. ``--plans`` of each (7), the two best and some
@@ -49,6 +50,7 @@ from benchmarks.brute_force import (
     with_entries,
     with_lenders,
     with_pairs,
+    with_spread_tower,
     with_tower,
     with_unlike_lags,
     with_unlike_ratios,
@@ -193,6 +195,15 @@ def tower_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_tower(makers[int(rng.integers(len(makers)))](rng), rng)
 
 
+def spread_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with an encoder on several of its first chunks, of one of the other kinds of instances."""
+    makers = (random_problem, alternating_problem, choice_problem, entry_problem, cadence_problem, paired_problem)
+    while True:
+        problem = makers[int(rng.integers(len(makers)))](rng)
+        if problem.stages * problem.interleaves > 1:
+            return with_spread_tower(problem, rng)
+
+
 def placed_problem(rng: np.random.Generator) -> PipelineProblem:
     """A small instance whose chunks lie on any stages, as many on each, in any order of tasks that can run."""
     while True:
@@ -233,6 +244,7 @@ DRAWN = {
     "lending": lending_problem,
     "pairs": paired_problem,
     "towers": tower_problem,
+    "spread": spread_problem,
     "placed": placed_problem,
 }
 """Options with which a campaign draws its instances."""
@@ -245,6 +257,7 @@ STREAMS: dict[str, list[int]] = {
     "cadence": [6],
     "lending": [7],
     "towers": [8],
+    "spread": [10],
     "placed": [9],
 }
 HELP = {
@@ -255,6 +268,7 @@ HELP = {
     "lending": "choices that keep activations on the device of another stage",
     "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
     "towers": "an encoder on the first chunk, beside any of the others but lending",
+    "spread": "an encoder on several of the first chunks, beside any of the others but lending",
     "placed": "chunks on any stages, in any order of tasks",
 }
 
@@ -263,7 +277,7 @@ def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelinePro
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
     rng = np.random.default_rng([seed, number, *STREAMS[drawn]])
     # For each of many choices of places.
-    most = MOST_PLANS // 10 if drawn in ("depths", "cadence", "towers") else MOST_PLANS
+    most = MOST_PLANS // 10 if drawn in ("depths", "cadence", "towers", "spread") else MOST_PLANS
     while True:
         problem = DRAWN[drawn](rng)
         splits = least_plans(problem)

@@ -304,7 +304,7 @@ def _order_faults(problem: PipelineProblem, plan: PipelinePlan, chunks: Sequence
                 faults += _pinned_faults(kind, count, place, chunks)
             elif index < reached:
                 faults.append(f"Chunk [{v}][{s}] has {kind.name} layers after {reached_name} layers have begun.")
-            if kind.places or not kind.pinned:
+            if (kind.places and not kind.pinned_first) or not kind.pinned:
                 reached, reached_name = max((reached, reached_name), (index, kind.name))
     return faults
 
@@ -312,7 +312,7 @@ def _order_faults(problem: PipelineProblem, plan: PipelinePlan, chunks: Sequence
 def _pinned_faults(kind: LayerKind, count: int, place: int, chunks: Sequence[tuple[int, int]]) -> list[str]:
     """Violations by `count` layers of a pinned kind on the chunk at a place in model order."""
     (v, s), faults = chunks[place], []
-    if place not in ((0,) if kind.pinned_first else kind.places or (len(chunks) - 1,)):
+    if place not in (kind.places or ((0,) if kind.pinned_first else (len(chunks) - 1,))):
         where = "the first chunk" if kind.pinned_first else "the last chunk"
         where = f"one of the chunks {list(kind.places)} in model order" if kind.places else where
         faults.append(f"Chunk [{v}][{s}] has {kind.name} layers, which belong on {where}.")

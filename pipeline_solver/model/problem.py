@@ -102,7 +102,8 @@ class LayerKind:
         number of layers nor in the offset (MTP of mcore-style files). They are never recomputed.
     places : tuple of int
         Of a pinned kind: positions in model order of the chunks on one of which the solver may place it; empty for the
-        last chunk alone. The kind comes behind all free ones, so chunks beyond it have none of these.
+        last chunk alone. The kind comes behind all free ones, so chunks beyond it have none of these. Of one with
+        `pinned_first` the position of its chunk, empty for the first.
     hand_over : float
         Of a pinned kind: data that it adds to every boundary behind it, as a multiple of the usual transfer.
     choices : mapping of choice to LayerChoice
@@ -123,7 +124,8 @@ class LayerKind:
     pinned_first : bool
         All layers of the kind lie together on the first chunk, in front of all others, and are otherwise as
         pinned ones (layers of an encoder). It is listed behind the free kinds,
-        as recompute counts from the first of these.
+        as recompute counts from the first of these. With `places` they lie in front of those of that chunk (a run of
+        an encoder that lies on several), and the chunks before it hold no free layers: `fixed_layers` says so.
     """
 
     name: str
@@ -145,7 +147,7 @@ class LayerKind:
 
     @property
     def pinned(self) -> bool:
-        """Return whether the kind lies on the first chunk, or on the last one or its places."""
+        """Return whether the kind lies on a chunk of its own choice, or on one of a few."""
         return self.pinned_first or self.pinned_last
 
     @property
@@ -255,8 +257,8 @@ class PipelineProblem:
     entries_alone : bool
         A chunk with the embedding, the head or a pinned kind may have no other layer.
     fixed_layers : mapping of (interleave, stage) to int
-        Given total of layers of a chunk, of which pinned ones are none; 0 on the first gives it to the kinds pinned
-        there alone.
+        Given total of layers of a chunk, of which pinned ones are none; 0 gives a chunk to the kinds that are pinned
+        there in front (`LayerKind.pinned_first`) alone.
     max_layers : mapping of (interleave, stage) to int
         Upper bounds on a chunk's total of layers.
     fixed_recompute : mapping of (mode, interleave, stage) to int
@@ -317,6 +319,7 @@ class PipelineProblem:
         _require(
             0 <= self.weight_gradient_share <= 1, "weight_gradient_share must lie in 0 to 1", self.weight_gradient_share
         )
+        self._leave_front_empty()
         if len(self.static_mib) != self.stages or len(self.limit_mib) != self.stages:
             raise ValueError("static_mib and limit_mib must have one entry a stage")
         if self.tail and len(self.tail) != self.stages:
@@ -365,6 +368,15 @@ class PipelineProblem:
             for v, s in chunks:
                 inside = 0 <= v < self.interleaves and 0 <= s < self.stages
                 _require(inside, f"{name} must name chunks (virtual stage, stage) of the pipeline", (v, s))
+
+    def _leave_front_empty(self) -> None:
+        """Give no free layers to the chunks before a kind that is pinned in front of them."""
+        lead = max((max(kind.places, default=0) for kind in self.kinds if kind.pinned_first and kind.count), default=0)
+        empty = dict.fromkeys(self.placement.chunks[:lead], 0) if lead else {}
+        taken = [chunk for chunk in empty if self.fixed_layers.get(chunk)]
+        _require(not taken, "fixed_layers must give chunks before a kind pinned in front no layers", taken)
+        if not empty.keys() <= self.fixed_layers.keys():
+            object.__setattr__(self, "fixed_layers", {**self.fixed_layers, **empty})
 
     def _check_kinds(self) -> None:
         if not self.kinds or all(kind.pinned for kind in self.kinds):
@@ -452,10 +464,10 @@ class PipelineProblem:
     def _check_places(self, kind: LayerKind) -> None:
         chunks, at = self.stages * self.interleaves, self.kinds.index(kind)
         rising = list(kind.places) == sorted({place for place in kind.places if 0 <= place < chunks})
-        if not kind.pinned_last or not rising:
+        if not kind.pinned or not rising or (kind.pinned_first and len(kind.places) > 1):
             raise ValueError(
-                f"kind {kind.name}: places must be rising positions of 0 to {chunks - 1}, of a pinned kind, "
-                f"found {kind.places!r}"
+                f"kind {kind.name}: places must be rising positions of 0 to {chunks - 1}, of a pinned kind, one where "
+                f"it is pinned in front, found {kind.places!r}"
             )
         if any(not one.pinned for one in self.kinds[at:]):
             raise ValueError(f"kind {kind.name}: a kind with places must come behind all kinds that are free to place")
@@ -472,9 +484,7 @@ class PipelineProblem:
 
     def places_of(self, kind: LayerKind) -> tuple[int, ...]:
         """Positions in model order of the chunks on one of which a pinned kind lies."""
-        if kind.pinned_first:
-            return (0,)
-        return kind.places or (self.stages * self.interleaves - 1,)
+        return kind.places or ((0,) if kind.pinned_first else (self.stages * self.interleaves - 1,))
 
     def pinned_at(self, place: int) -> list[LayerKind]:
         """The pinned kinds on the chunk at a position; each must have one place only."""
@@ -493,13 +503,14 @@ class PipelineProblem:
         """Least number of free layers of every chunk in model order, int [V · S], without limits by chunk."""
         last = self.stages * self.interleaves - 1
         alone = {0, last, *(place for kind in self.pinned_kinds for place in self.places_of(kind))}
-        alone = alone if self.entries_alone else {0} if self.leads_alone else set()
+        alone = alone | self.led_alone if self.entries_alone else self.led_alone
         return tuple(0 if place in alone else self.min_layers for place in range(last + 1))
 
     @property
-    def leads_alone(self) -> bool:
-        """Return whether kinds pinned to the first chunk are given it alone."""
-        return self.fixed_layers.get((0, 0)) == 0 and any(kind.pinned_first for kind in self.pinned_kinds)
+    def led_alone(self) -> set[int]:
+        """Positions of the chunks that kinds pinned there in front are given alone."""
+        led = {self.places_of(kind)[0] for kind in self.pinned_kinds if kind.pinned_first}
+        return {place for place in led if self.fixed_layers.get(self.placement.chunks[place]) == 0}
 
     @property
     def adds_pinned(self) -> bool:
@@ -701,7 +712,7 @@ class PipelineProblem:
         if given:
             lines.append(f"given or bounded by chunk: {given} count{'s' if given > 1 else ''} of layers or recompute")
         for kind in (one for one in self.pinned_kinds if any(one.added)):
-            lines.append("a {} layer takes {:.3g}/{:.3g} more, forward/backward".format(kind.name, *kind.added))
+            lines.append("each {} layer takes {:.3g}/{:.3g} more, forward/backward".format(kind.name, *kind.added))
         if self.pairing is not None:
             alone = ", ".join("{} {:.3g}/{:.3g}".format(kind.name, *kind.exposed) for kind in self.kinds)
             lines.append(f"a layer without one beside it takes longer, forward/backward: {alone}")

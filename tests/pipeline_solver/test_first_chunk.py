@@ -73,6 +73,54 @@ def test_the_checker_finds_an_encoder_elsewhere_or_in_parts() -> None:
     assert "Chunk [0][0] has 2 of 3 vision layers, which must share a chunk." in parts
 
 
+SPREAD = (
+    BODY,
+    replace(TOWER, count=2),
+    replace(TOWER, name="vision#2", count=1, places=(1,), added_backward=0.5),
+    LayerKind("embedding", 1, 0.0, 7.0, {NONE: 0.0, FULL: 0.0}, pinned_first=True, places=(1,), added_forward=0.25),
+)
+
+
+def spread(stages: int = 2, **changes: object) -> PipelineProblem:
+    changes = {"kinds": SPREAD, **changes}
+    return with_tower(stages=stages, static_mib=(0.0,) * stages, limit_mib=(1e3,) * stages, **changes)
+
+
+def test_the_optima_of_a_sample_with_an_encoder_on_several_chunks_are_those_over_every_plan() -> None:
+    found = portion(seed=1, first=6, count=8, drawn="spread")
+    assert found["faults"] == [] and found["checked"] > 10
+
+
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP", "CBC"])
+def test_every_solver_leaves_the_chunks_before_the_embedding_to_the_encoder(solver: str) -> None:
+    problem = spread(stages=3)
+    truth, solution = enumerate_optimum(problem), solve(problem, SolveOptions(solver=solver, gap=0.0))
+    assert truth is not None and solution.plan is not None
+    assert solution.objective == pytest.approx(truth.objective, rel=1e-7)
+    assert solution.plan.layers["dense"][0][0] == 0 and solution.plan.layers["vision#2"] == ((0, 1, 0),)
+    assert check(problem, solution.plan, solution.objective) == []
+    assert problem.least_layers == (0, 1, 1)
+
+
+def test_an_encoder_on_two_chunks_takes_its_time_and_memory_on_both() -> None:
+    plan = PipelinePlan({"dense": ((0, 8),), "vision": ((2, 0),), "vision#2": ((0, 1),), "embedding": ((0, 1),)}, {})
+    problem = spread()
+    # Stage 0: forwards of 1.5 and nothing backward; stage 1: 8 + 0.75 + 0.25 forward, 16 + 0.5 backward.
+    assert float(exact_step_time(problem, plan)) == evaluate(problem, plan).objective == 1.5 + 4 * (9 + 16.5)
+    assert [float(one) for one in exact_peak_memory(problem, plan)] == [10 + 2 * 4, 80 + 5 + 7 + 8 * 4 + 2]
+    assert check(problem, plan) == []
+    early = PipelinePlan({**plan.layers, "dense": ((1, 7),)}, {})
+    assert check(problem, early) == ["Chunk [0][0] has 1 layers, 0 are given."]
+    elsewhere = PipelinePlan({**plan.layers, "vision#2": ((1, 0),)}, {})
+    (fault,) = check(problem, elsewhere)
+    assert "Chunk [0][0] has vision#2 layers, which belong on one of the chunks [1]" in fault
+    assert "on chunk 1" in problem.summary()
+    with pytest.raises(ValueError, match="before a kind pinned in front no layers"):
+        problem.replace(fixed_layers={(0, 0): 1})
+    with pytest.raises(ValueError, match="one where it is pinned in front"):
+        problem.replace(kinds=(BODY, replace(TOWER, places=(0, 1))))
+
+
 def test_wrong_kinds_are_refused_and_a_result_names_what_it_has() -> None:
     with pytest.raises(ValueError, match="listed behind free kinds"):
         with_tower().replace(kinds=(TOWER, BODY))
