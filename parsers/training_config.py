@@ -25,7 +25,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_ki
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
 from taylor.register.model import MTP, ModelSpec
-from taylor.register.tower import VISION
+from taylor.register.tower import IN_FRONT
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class TrainingConfig:
     @property
     def pinned_kinds(self) -> tuple[str, ...]:
         """Layer kinds that join the first or the last chunk and do not count in the offset."""
-        return (VISION,) if self.mtp_counted else (VISION, MTP)
+        return IN_FRONT if self.mtp_counted else (*IN_FRONT, MTP)
 
     @property
     def joined_runs(self) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ class TrainingConfig:
         places one by one are one kind in a file.
         """
         count = self.model.mtp_layers
-        plan = plan.with_runs_joined(MTP).without(VISION)
+        plan = plan.with_runs_joined(MTP).without(*IN_FRONT)
         if not count or not self.mtp_counted or MTP in plan.layers:
             return plan
         counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
@@ -386,4 +386,4 @@ class TrainingConfig:
 
 def body_layers(plan: PipelinePlan) -> Grid:
     """Layers of every chunk without the MTP ones and an encoder's, int [vpp, pp]."""
-    return plan.total_layers([kind for kind in plan.layers if kind_of(kind) not in (MTP, VISION)])
+    return plan.total_layers([kind for kind in plan.layers if kind_of(kind) not in (MTP, *IN_FRONT)])

@@ -15,7 +15,7 @@ from taylor.parsers.stage_comment import with_stage_devices
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.model import MTP
-from taylor.register.tower import VISION
+from taylor.register.tower import IN_FRONT
 
 ORIGINAL_SUFFIX = ".orig"
 
@@ -55,7 +55,7 @@ def write_plan(
         When the file cannot express the plan, changed meanwhile, or cannot be written.
     """
     launcher = launcher_of(config)
-    plan, changes = launcher.nearest_plan(plan.with_runs_joined(MTP).without(VISION))
+    plan, changes = launcher.nearest_plan(plan.with_runs_joined(MTP).without(*IN_FRONT))
     for change in changes:
         log.warning("%s: %s", config.path, change)
     home = launcher.home_of_plan(config)

@@ -208,11 +208,10 @@ class PipelinePlan:
             runs.setdefault(kind_of(run), []).append(run)
         return {kind: self.total_layers(of) for kind, of in runs.items()}
 
-    def without(self, kind: str) -> PipelinePlan:
-        """The plan without the layers of a kind that is never recomputed; the same where it has none."""
-        if kind not in self.layers:
-            return self
-        return PipelinePlan({name: grid for name, grid in self.layers.items() if name != kind}, self.recompute)
+    def without(self, *kinds: str) -> PipelinePlan:
+        """The plan without all runs of kinds that are never recomputed; the same where it has none."""
+        rest = {name: grid for name, grid in self.layers.items() if kind_of(name) not in kinds}
+        return self if len(rest) == len(self.layers) else PipelinePlan(rest, self.recompute)
 
     def with_runs_joined(self, kind: str) -> PipelinePlan:
         """The plan in which all runs of a kind have one entry, in the place of the first."""

@@ -8,6 +8,10 @@ VISION = "vision"
 """Kind of the layers of an encoder, as plans name it."""
 AUDIO = "audio"
 """Kind of an encoder of sound (`TowerSpec.kind`)."""
+EMBEDDING = "embedding"
+"""Kind that stands for the embedding, where an encoder in front of it leaves it no place on the first chunk."""
+IN_FRONT = (VISION, EMBEDDING)
+"""Kinds in plans in front of the language model's layers, of which no file counts any among these."""
 
 
 @dataclass(frozen=True)

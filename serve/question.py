@@ -24,7 +24,7 @@ from taylor.pipeline.plan import FULL, Grid, PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.registry import Registry
-from taylor.register.tower import VISION
+from taylor.register.tower import IN_FRONT
 from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.serve.assumptions import assumptions
 from taylor.serve.own_files import OWN, OwnFiles
@@ -333,7 +333,13 @@ class Models:
         problem = seen.on(problem, config, memory.source)
         even = plan_in_terms_of(problem, config.even_plan(config.strategy, FULL))
         return EvenJob(
-            config, device, memory, ratios, seen, problem, _recomputed(even, even.without(VISION).total_layers(), ask)
+            config,
+            device,
+            memory,
+            ratios,
+            seen,
+            problem,
+            _recomputed(even, even.without(*IN_FRONT).total_layers(), ask),
         )
 
     def answer(self, ask: Question) -> dict[str, Any]:
@@ -379,7 +385,7 @@ class Models:
             "verdict": planned.verdict_dict(judged),
             "learned": [] if seen.learned is None else list(seen.learned.sentences),
             "parts": {name: list(mib) for name, mib in parts.mib.items()},
-            "layers": [sum(stage) for stage in zip(*plan.without(VISION).total_layers(), strict=True)],
+            "layers": [sum(stage) for stage in zip(*plan.without(*IN_FRONT).total_layers(), strict=True)],
             "unmodelled": [flag.sentence for flag in config.unmodelled],
             "answered_in_ms": 1000.0 * (time.perf_counter() - began),
         }

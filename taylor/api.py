@@ -61,8 +61,8 @@ from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.legality import refuse_unknown_rules, rules_waived
 from taylor.workflows.statement.measured_run import ALLOCATED, MeasuredRun, StageMeasurement
-from taylor.workflows.statement.options import LISTED, AskedModules, FileJob, RatioChoice
-from taylor.workflows.statement.own_ranks import NESTED, refuse_places, require_place
+from taylor.workflows.statement.options import LISTED, NESTED, AskedModules, FileJob, RatioChoice
+from taylor.workflows.statement.own_ranks import refuse_places, require_place
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.towers import with_images
 
@@ -204,8 +204,9 @@ def solve(
         Images a sample on average, and where needed patches an image, of a job with a vision encoder: ``"2.5"``,
         ``"1.5x1024"``; clips and seconds of a job with an encoder of sound: ``"2x30s"``; both: ``"1.5x1024+2x30s"``.
     encoder : str
-        ``nested``: a vision encoder lies on the first stage. It is planned on ranks of its own, too (``beside``), in
-        the pipeline's bubbles (``bubbles``), or in both places (``best``).
+        ``nested``: a vision encoder lies on the first stage, or as the file has it. It is planned on several of the
+        first stages, too (``spread``), on ranks of its own (``beside``), in the pipeline's bubbles (``bubbles``), or in
+        all places (``best``).
     stage_devices : str or sequence of (name, stages)
         Stages on several kinds of devices: ``"a100-80g:4,h100-80g:4"``, or the same as pairs.
     stage_order : str

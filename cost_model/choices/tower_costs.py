@@ -10,6 +10,7 @@ from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.memory.statics import MIB, layer_state_bytes
 from taylor.cost_model.time.step import layer_time
 from taylor.pipeline.plan import FULL, NONE
+from taylor.register.adapters import FROZEN
 from taylor.register.device import DeviceSpec
 
 
@@ -32,6 +33,10 @@ class TowerCosts:
     states_mib: float
     kept_mib: float
 
+    def part(self, share: float) -> TowerCosts:
+        """Costs of a share of its layers."""
+        return TowerCosts(*(share * each for each in astuple(self)))
+
     def __add__(self, other: TowerCosts) -> TowerCosts:
         return TowerCosts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
@@ -42,7 +47,19 @@ def tower_costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device:
     return sum(others, start=first)
 
 
-def _costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TowerCosts:
+def costs_behind(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TowerCosts:
+    """The costs of an encoder, its `further` ones left out, as its layers behind the first chunk have them.
+
+    What they take in was received, and torch makes its gradient: frozen ones have a backward of the inputs' gradients
+    (Ascend/MindSpeed-MM 57069cd5 mindspeed_mm/patchs/dummy_optimizer_patch.py:78-93 leaves out a stage's backward only
+    where its output depends on nothing that needs one).
+    """
+    return _costs(run, strategy, rules, device, behind=True)
+
+
+def _costs(
+    run: TowerRun, strategy: Strategy, rules: TrainingRules, device: DeviceSpec, behind: bool = False
+) -> TowerCosts:
     """The costs of one encoder; without an input, of its states alone.
 
     Patch embedding and projector, 1 to 3 % of an encoder's work, take the time of as many multiply-adds in the layers'
@@ -51,6 +68,7 @@ def _costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: Devi
     spec, body = run.spec, tower_body(run.spec)
     seen = run if run.images else replace(run, images=1.0)
     degrees, own = tower_degrees(seen, strategy), tower_rules(seen, rules)
+    own = own if run.trained else own.replace(adapters=FROZEN)
     forward = backward = kept = states = 0.0
     for kind, count in body.body_counts.items():
         time = layer_time(body, kind, degrees, own, device)
@@ -63,6 +81,6 @@ def _costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: Devi
     states *= 1.0 + spec.ends_parameters / (spec.n_layers * spec.layer_parameters)
     if not run.images:
         return TowerCosts(0.0, 0.0, states, 0.0)
-    if not run.trained:
+    if not (run.trained or behind):
         return TowerCosts(forward * more, 0.0, states, 0.0)
     return TowerCosts(forward * more, backward * more, states, kept)

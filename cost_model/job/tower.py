@@ -19,6 +19,35 @@ USUAL_PATCHES = 1024
 
 
 @dataclass(frozen=True)
+class Spread:
+    """An encoder of images on several of the first chunks.
+
+    Parameters
+    ----------
+    stages, interleaves : int
+        The pipeline for which it is stated.
+    layers : tuple of int
+        The encoder's layers on the first chunks in model order, at least 1 each.
+    begins : int
+        Position of the chunk with the embedding and the language model's first layers: the last one of the encoder's,
+        or the one behind it. Encoders of sound lie there, too.
+    """
+
+    stages: int
+    interleaves: int
+    layers: tuple[int, ...]
+    begins: int
+
+    def rows(self) -> list[list[int]]:
+        """The encoder's layers by virtual stage and stage, int [V][S]."""
+        every = [*self.layers, *[0] * (self.stages * self.interleaves - len(self.layers))]
+        return [every[v * self.stages : (v + 1) * self.stages] for v in range(self.interleaves)]
+
+    def __str__(self) -> str:
+        return "/".join("+".join(map(str, row)) for row in self.rows() if any(row))
+
+
+@dataclass(frozen=True)
 class TowerRun:
     """An encoder in a job.
 
@@ -40,6 +69,10 @@ class TowerRun:
         Where images and patches are from, for the log.
     further : tuple of TowerRun
         Other encoders of the same job, which lie where this one lies.
+    spread : Spread or None
+        Its chunks, where they are not the first one alone with the embedding.
+    spreadable : str or None
+        Why its launcher cannot run it on several chunks; empty where it can. None: no file can state them.
     """
 
     spec: TowerSpec
@@ -51,6 +84,13 @@ class TowerRun:
     counted: bool = False
     source: str = "assumed; --images states others"
     further: tuple[TowerRun, ...] = ()
+    spread: Spread | None = None
+    spreadable: str | None = None
+
+    def spread_over(self, stages: int, interleaves: int) -> Spread | None:
+        """Its chunks in a pipeline; None where it lies on the first one, or its chunks are those of another one."""
+        own = self.spread
+        return own if own is not None and (own.stages, own.interleaves) == (stages, interleaves) else None
 
     @property
     def parts(self) -> Iterator[TowerRun]:

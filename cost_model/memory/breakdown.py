@@ -33,7 +33,7 @@ from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_on
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP, ModelSpec, kind_of
-from taylor.register.tower import VISION
+from taylor.register.tower import IN_FRONT
 
 __all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
 
@@ -187,7 +187,7 @@ def stage_breakdown(
     ValueError
         When the plan is for other stages or virtual stages than the strategy.
     """
-    chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan.without(VISION)
+    chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan.without(*IN_FRONT)
     if (chosen.stages, chosen.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError(
             f"the plan is for {chosen.stages} stages x {chosen.interleaves} virtual stages, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,21 @@ from taylor.base.files import read_text
 from taylor.cost_model.job.tower import TowerRun
 from taylor.parsers.megatron.kinds import LAYER_LIST, NOOPS
 from taylor.parsers.megatron.own_plan import LAYOUT
-from taylor.parsers.megatron.tower_file import read_towers, spread_note
+from taylor.parsers.megatron.tower_file import (
+    DECODER,
+    DUMMY_OPTIMIZER,
+    PLACES,
+    Launch,
+    read_spread,
+    read_towers,
+    spread_note,
+    unable_to_spread,
+)
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
+from taylor.register.tower import VISION
 
-MODEL_FILE, DATA_FILE, DECODER, PLACES = "mm-model", "mm-data", "text_decoder", "pipeline_num_layers"
+MODEL_FILE, DATA_FILE = "mm-model", "mm-data"
 MAX_BYTES = 2**20
 _FOLDERS = 8
 """Folders above a script from which its path to the JSON may count: it is written from the repository's root."""
@@ -129,8 +140,21 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
         raise InputError(f"is missing: the sizes{where}", file=path, field=f"{DECODER}.{missing}", cure=cure)
     stated = list(_flags(path, decoder, flags))
     tower = read_towers(data, _images(flags), path)
-    note = None if tower is None else spread_note(data)
+    note = None
+    if tower is not None and tower.spec.kind == VISION:
+        launch = _launch(flags)
+        spread = read_spread(data, decoder, launch, path)
+        tower = replace(tower, spread=spread, spreadable=unable_to_spread(data, launch))
+        note = spread_note(data, spread, launch)
     return flags.overlaid(stated), ModelFile(path, stated, tower, () if note is None else (note,))
+
+
+def _launch(flags: Flags) -> Launch:
+    stages, tp, cp = (
+        flags.integer(f"{name}-size", default=1, high=4096)
+        for name in ("pipeline-model-parallel", "tensor-model-parallel", "context-parallel")
+    )
+    return Launch(stages, tp, cp, flags.has("sequence-parallel"), flags.has(DUMMY_OPTIMIZER))
 
 
 def _images(flags: Flags) -> Mapping[str, Any]:

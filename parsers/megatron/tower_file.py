@@ -2,7 +2,10 @@
 ``--mm-data``.
 
 Its layers lie on the stages that ``pipeline_num_layers`` names (Ascend/MindSpeed-MM 57069cd5
-mindspeed_mm/models/vlm_model.py:128-205, `_build_image_encoder_model`), in all of its examples the first. They are
+mindspeed_mm/models/vlm_model.py:128-205, `_build_image_encoder_model`), in all of its examples the first. They may lie
+on several (examples/qwen2.5vl/README.md:466; docs/zh/features/virtual_pipeline_parallel.md:55-68): a stage hands its
+patches to the next one, the projector is with the last of them (mindspeed_mm/models/vision/vision_model.py:62-64), and
+the embedding with the language model's first layers (vlm_model.py:328-342). They are
 Megatron's, so that TP and sequence parallelism split them (mindspeed_mm/models/vision/vision_encoders/
 qwen2vl_vit_model.py:564-631). Biases: mindspeed_mm/models/common/module_spec/qwen2vl_layer_spec.py.
 """
@@ -10,16 +13,24 @@ qwen2vl_vit_model.py:564-631). Biases: mindspeed_mm/models/common/module_spec/qw
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from taylor.base.errors import InputError
-from taylor.cost_model.job.tower import USUAL_PATCHES, TowerRun
+from taylor.base.errors import InputError, shortened
+from taylor.cost_model.job.tower import USUAL_PATCHES, Spread, TowerRun
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.register.tower import AUDIO, TowerSpec
 
 ENCODER, PROJECTOR, AUDIO_ENCODER = "vision_encoder", "vision_projector", "audio_encoder"
+DECODER = "text_decoder"
+PLACES = "pipeline_num_layers"
+PASS_ON = ("qwen2vit", "qwen2_5_vit", "videoalign_vit")
+"""Encoders (``model_id``) that go on from what a stage receives (Ascend/MindSpeed-MM 57069cd5
+mindspeed_mm/models/vision/vision_model.py:17-24). ``qwen3vit`` asks every stage for the table of positions that the
+first one alone has (vision_encoders/qwen3vl_vit_model.py:121-123, 167-181, 277), ``glm4v_vit`` embeds nothing there
+(glm4v_vl_vit_model.py:467-482), and ``clip`` embeds the image again (clip_vit_model.py:89-94, 123)."""
+DUMMY_OPTIMIZER = "enable-dummy-optimizer"
 PATCHES_PER_S, AUDIO_MERGED = 50, 2
 """Moments of a second of sound, and how many of them become one token."""
 _SQUARE = 2
@@ -148,14 +159,118 @@ def read_towers(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) 
     return replace(found[0], further=tuple(found[1:])) if found else None
 
 
-def spread_note(data: Mapping[str, Any]) -> str | None:
-    """Note for an encoder whose layers do not all lie on the first stage; None otherwise."""
-    encoder = _part(data, ENCODER)
-    places = encoder.get("pipeline_num_layers")
-    row = places[0] if isinstance(places, list) and places and isinstance(places[0], list) else places
-    if not isinstance(row, list) or (row and row[0] == encoder.get("num_layers")):
+@dataclass(frozen=True)
+class Launch:
+    """What decides in a script whether an encoder can lie on several stages.
+
+    Parameters
+    ----------
+    stages, tp, cp : int
+    sequence_parallel, dummy_optimizer : bool
+        ``--sequence-parallel`` and ``--enable-dummy-optimizer``.
+    """
+
+    stages: int
+    tp: int
+    cp: int
+    sequence_parallel: bool
+    dummy_optimizer: bool
+
+
+def unable_to_spread(data: Mapping[str, Any], launch: Launch) -> str:
+    """Why MindSpeed-MM cannot run the encoder of images on several stages, with the cure; empty where it can.
+
+    A stage behind the first has no tensor to split over TP or CP when it asks for that (Ascend/MindSpeed-MM 57069cd5
+    mindspeed_mm/models/vision/vision_encoders/qwen2vl_vit_model.py:504-505, 564-580).
+    """
+    kind = _part(data, ENCODER).get("model_id")
+    if kind not in PASS_ON:
+        return f"model_id {shortened(str(kind))} does not go on from another stage's layers, as {', '.join(PASS_ON)} do"
+    if launch.sequence_parallel and launch.tp > 1:
+        return "--sequence-parallel splits what no stage behind the first has; leave it out"
+    if launch.cp > 1:
+        return f"--context-parallel-size {launch.cp} splits what no stage behind the first has; use 1"
+    return ""
+
+
+def read_spread(data: Mapping[str, Any], decoder: Mapping[str, Any], launch: Launch, path: Path) -> Spread | None:
+    """The chunks of a model file's encoder of images; None where it lies on the first one with the embedding.
+
+    Raises
+    ------
+    InputError
+        When the launcher refuses the lists or breaks over them: the encoder's layers must fill the first chunks from
+        the first one on, the language model begins on the last of these or behind it, and an encoder of sound lies
+        whole where it begins. A chunk with neither never gets an input (vlm_model.py:370-381, 624-625), and sound that
+        is heard elsewhere is not handed over (vlm_model.py:631-646).
+    """
+    encoder, field = _part(data, ENCODER), f"image_encoder.{ENCODER}.{PLACES}"
+    places, own = encoder.get(PLACES), decoder.get(PLACES)
+    if places is None or launch.stages == 1:
         return None
-    return f"{ENCODER}.pipeline_num_layers {row}: the encoder is planned with all its layers on the first stage"
+    chunks, language = _chunks(places, launch.stages), _chunks(own, launch.stages)
+
+    def error(problem: str, cure: str, name: str = field, value: object = places) -> InputError:
+        return InputError(problem, file=path, field=name, value=shortened(str(value)), cure=cure)
+
+    if chunks is None:
+        cure = "write a number a stage, and a row of them a virtual stage"
+        raise error(f"must list the layers of each of the {launch.stages} stages", cure)
+    if sum(chunks) != encoder["num_layers"]:
+        cure = f"let the list add up to num_layers = {encoder['num_layers']}"
+        raise error(f"has {sum(chunks)} layers, so that no stage has the projector", cure)
+    lead = next((place for place, count in enumerate(chunks) if not count), len(chunks))
+    if sum(chunks[:lead]) != sum(chunks):
+        raise error("leaves a stage out in front of a layer of the encoder", "put its layers on the first stages")
+    if language is None or len(language) != len(chunks):
+        cure = f"write {DECODER}.{PLACES} in the form of the encoder's"
+        raise error(f"is {shortened(str(places))}, and the language model's list has another form", cure, value=own)
+    begins = next((place for place, count in enumerate(language) if count), len(language))
+    if not lead - 1 <= begins <= lead < len(chunks) + (begins < lead):
+        cure = f"give {DECODER}.{PLACES} its first layers on position {lead - 1} or {lead} of the list"
+        problem = f"ends the encoder on position {lead - 1}, and the language model begins on position {begins}"
+        raise error(problem, cure)
+    _require_sound_with(data, begins, launch.stages, path)
+    if lead > 1 and (why := unable_to_spread(data, launch)):
+        raise error(f"puts the encoder on {lead} chunks: {why}", "put all of its layers on the first stage")
+    if (lead, begins) == (1, 0):
+        return None
+    return Spread(launch.stages, len(chunks) // launch.stages, tuple(chunks[:lead]), begins)
+
+
+def _require_sound_with(data: Mapping[str, Any], begins: int, stages: int, path: Path) -> None:
+    """Refuse an encoder of sound away from the embedding."""
+    sound = _part(data, AUDIO_ENCODER, AUDIO_ENCODER)
+    chunks = _chunks(sound.get(PLACES), stages)
+    if chunks is not None and (begins >= len(chunks) or chunks[begins] != sound.get("num_layers")):
+        cure = f"put all of its layers on position {begins}, the language model's first"
+        field, value = f"{AUDIO_ENCODER}.{AUDIO_ENCODER}.{PLACES}", shortened(str(sound.get(PLACES)))
+        problem = "puts the encoder of sound elsewhere than the embedding, which alone takes what it hears"
+        raise InputError(problem, file=path, field=field, value=value, cure=cure)
+
+
+def spread_note(data: Mapping[str, Any], spread: Spread | None, launch: Launch) -> str | None:
+    """Note for a launch that lacks a flag without which stages of frozen layers alone fail; None otherwise.
+
+    Such a stage has no gradient and no parameter for its optimizer (docs/zh/features/dummy_optimizer.md).
+    """
+    if spread is None or launch.dummy_optimizer or _part(data, ENCODER).get("freeze") is not True:
+        return None
+    projects = _part(data, PROJECTOR).get("freeze") is not True
+    frozen = spread.begins - (projects and spread.begins == len(spread.layers))
+    if not frozen:
+        return None
+    stages = "a stage" if frozen == 1 else f"{frozen} stages"
+    return f"{ENCODER}.{PLACES} {spread}: {stages} of frozen layers alone: the launch needs --{DUMMY_OPTIMIZER}"
+
+
+def _chunks(places: Any, stages: int) -> list[int] | None:
+    """Counts by chunk in model order, from a row a virtual stage or one; None where they are none."""
+    rows = places if isinstance(places, list) and places and all(isinstance(row, list) for row in places) else [places]
+    if not all(isinstance(row, list) and len(row) == stages for row in rows):
+        return None
+    counts = [count for row in rows for count in row]
+    return counts if all(type(count) is int and 0 <= count <= MAX_LAYERS for count in counts) else None
 
 
 def _part(data: Mapping[str, Any], name: str, section_name: str = "image_encoder") -> Mapping[str, Any]:

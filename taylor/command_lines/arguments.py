@@ -823,11 +823,12 @@ def add_encoder_options(group: Any) -> None:
     add_images_option(group)
     group.add_argument(
         "--encoder",
-        choices=("nested", "beside", "bubbles", "best"),
+        choices=("nested", "spread", "beside", "bubbles", "best"),
         default="nested",
-        help="where solve plans the vision encoder too, to compare with the first stage: on ranks of its own, for "
-        "every split of the ranks (beside); on every stage, in the pipeline's bubbles; in both places (best). Such a "
-        "plan is not written (default: nested, on the first stage)",
+        help="where solve plans the vision encoder too, to compare with the first stage: on several of the first "
+        "stages (spread); on ranks of its own, for every split of the ranks (beside); on every stage, in the "
+        "pipeline's bubbles; in all places (best). Plans of the latter two are not written (default: nested, as the "
+        "file has it)",
     )
 
 

@@ -134,7 +134,7 @@ def test_an_encoder_on_ranks_of_its_own_is_planned_by_the_interface_of_python_to
     planned = taylor.solve(published(tmp_path, small), device=CARD, images="1x256", encoder="beside")
     (other,) = planned.to_dict()["alternatives"]
     assert "encoder on" in other["name"] and other["objective"] > 0
-    with pytest.raises(InputError, match="use nested, beside, bubbles or best"):
+    with pytest.raises(InputError, match="use nested, spread, beside, bubbles or best"):
         taylor.solve(published(tmp_path), device=CARD, encoder="besides")
 
 

@@ -69,6 +69,6 @@ def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) 
         card = stage.total
         if reserved is not None:
             card = reserved + outside_mib(stage, model, config.strategy, rules, device)
-        more = tower_mib(config, device) if stage.stage == 0 else 0.0
+        more = tower_mib(config, device, stage.stage)
         found.append(CardMemory(allocated + more, None if reserved is None else reserved + more, card + more, counter))
     return tuple(found)

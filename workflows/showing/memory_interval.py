@@ -20,7 +20,7 @@ from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.register.model import ModelSpec, kind_of
-from taylor.register.tower import VISION
+from taylor.register.tower import IN_FRONT
 
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
@@ -50,7 +50,7 @@ def peak_intervals(
         return None
     least, most = (1.0, 1.0) if known is None else (known.lower(risk), known.upper(risk))
     unbounded, boundless = any(flag.most is None for flag in higher), not all(flag.spares_states for flag in lower)
-    plan = solution.plan.without(VISION)
+    plan = solution.plan.without(*IN_FRONT)
     states = [_states(config, problem, plan, stage, config.rules) for stage in range(problem.stages)]
     return tuple(
         (

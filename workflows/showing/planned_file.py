@@ -33,11 +33,16 @@ from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export, Origin
 from taylor.workflows.statement.own_ranks import BesidePlan
 from taylor.workflows.statement.problem import plan_in_terms_of
+from taylor.workflows.statement.spread_ways import SpreadPlan
 
 FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
 """Fit in the result's JSON: within the job's risk."""
 
-PLACE_WORDS = {"beside": "on ranks of its own", "bubbles": "in the pipeline's bubbles"}
+PLACE_WORDS = {
+    "spread": "on several stages",
+    "beside": "on ranks of its own",
+    "bubbles": "in the pipeline's bubbles",
+}
 """Places of an encoder beyond the first stage, in words."""
 SMALLEST_CHANGE = "the smallest change of the job that makes it fit"
 NARROWED = "with states in lower precision it fits as it is"
@@ -83,6 +88,9 @@ class PlannedFile:
         Best plan with the encoder on ranks of its own, where it was asked for.
     bubbles : BubblePlan or None
         Best plan with the encoder in the pipeline's bubbles, where it was asked for.
+    spread : SpreadPlan or None
+        Comparison with an encoder on several stages, where it was asked for; where that is faster, `config`, `problem`
+        and `solution` are its.
     """
 
     config: TrainingConfig
@@ -104,6 +112,7 @@ class PlannedFile:
     unwritten: tuple[str, ...] = ()
     beside: BesidePlan | None = None
     bubbles: BubblePlan | None = None
+    spread: SpreadPlan | None = None
 
     @property
     def name(self) -> str:
@@ -297,13 +306,19 @@ class PlannedFile:
         return None if solution.objective is None or unit is None else solution.objective * unit
 
     @property
+    def nested_ms(self) -> float:
+        """Step with an encoder on the first stage, ms; 0 without a plan."""
+        return (
+            self.spread.nested_ms if self.spread else (self.solution.objective or 0.0) * (self.problem.unit_ms or 1.0)
+        )
+
+    @property
     def encoder_places(self) -> dict[str, str]:
         """Sentence on the encoder in each place beyond the first stage where it was planned, and on the best place."""
         if self.solution.objective is None:
             return {}
-        unit = self.problem.unit_ms or 1.0
-        nested = self.solution.objective * unit
-        places = [(name, plan) for name, plan in (("beside", self.beside), ("bubbles", self.bubbles)) if plan]
+        nested = self.nested_ms
+        places = [(name, plan) for name, plan in self._other_places() if plan is not None]
         found = {name: plan.sentence(nested) for name, plan in places}
         if len(places) > 1:
             steps = {"on the first stage": nested, **{PLACE_WORDS[name]: plan.step_ms for name, plan in places}}
@@ -314,8 +329,10 @@ class PlannedFile:
     def _encoder_dicts(self) -> list[dict[str, Any]]:
         """The encoder in other places as more alternatives, where it was planned there."""
         notes, unit = self.encoder_places, self.problem.unit_ms or 1.0
-        both = {"beside": self.beside, "bubbles": self.bubbles}
-        return [plan.to_dict(unit, notes.get(name, "")) for name, plan in both.items() if plan is not None]
+        return [plan.to_dict(unit, notes.get(name, "")) for name, plan in self._other_places() if plan is not None]
+
+    def _other_places(self) -> list[tuple[str, SpreadPlan | BesidePlan | BubblePlan | None]]:
+        return [("spread", self.spread), ("beside", self.beside), ("bubbles", self.bubbles)]
 
     def result(self) -> Result:
         """Result that files, pages and tables show."""

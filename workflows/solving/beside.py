@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 from taylor.base.budget import TimeBudget
-from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.columns.work_limits import least_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
-from taylor.pipeline_solver.model.solution import Solution
 from taylor.pipeline_solver.solving.kernel_wait import kernels_by
-from taylor.pipeline_solver.solving.solve import solve
-from taylor.register.tower import VISION
-from taylor.workflows.statement.own_ranks import BesidePlan, RankSplit, beside_problem, splits_of
+from taylor.register.tower import IN_FRONT
+from taylor.workflows.solving.bounded import Bounded, best_bounded
+from taylor.workflows.statement.own_ranks import BesidePlan, beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
-
-SECONDS = 30.0
-"""Longest solve of one split."""
 
 
 def best_beside(file: StatedFile, how: SolveOptions, budget: TimeBudget) -> BesidePlan | None:
@@ -33,38 +27,19 @@ def best_beside(file: StatedFile, how: SolveOptions, budget: TimeBudget) -> Besi
     assert tower is not None
     kernels_by(math.inf if budget.deadline is None else budget.deadline)  # no split waits for a compiler
     stated = [(split, beside_problem(file, tower, split)) for split in splits_of(file)]
-    in_order = sorted(((_bound_ms(problem), split, problem) for split, problem in stated), key=lambda one: one[0])
-    best: tuple[float, RankSplit, Solution, PipelinePlan] | None = None
-    bounds, solved = [], 0
-    for least, split, problem in in_order:
-        left = budget.left
-        if (best is not None and least >= best[0]) or (left is not None and left <= 0):
-            bounds.append(least)
-            continue
-        limit = SECONDS if left is None else min(SECONDS, left)
-        within = how.replace(time_limit=limit)
-        if best is not None:
-            within = within.replace(cutoff=partial(float, best[0] / _unit_ms(problem)))
-        solution, solved = solve(problem, within), solved + 1
-        if solution.bound is not None:
-            bounds.append(solution.bound * _unit_ms(problem))
-        if solution.plan is None or solution.objective is None:
-            continue
-        step = solution.objective * _unit_ms(problem)
-        if best is None or step < best[0]:
-            best = (step, split, solution, solution.plan)
+    ways = [Bounded(_bound_ms(problem), split, problem) for split, problem in stated]
+    best, bounds, solved = best_bounded(ways, how, budget)
     if best is None:
         return None
-    step, split, solution, plan = best
     return BesidePlan(
-        split,
-        step,
-        bound_ms=min([step, *bounds]),
-        layers=plan.without(VISION).total_layers()[0][1:],
-        peak_mib=solution.peak_memory_mib,
-        splits=len(in_order),
+        best.key,
+        best.step_ms,
+        bound_ms=min([best.step_ms, *bounds]),
+        layers=best.plan.without(*IN_FRONT).total_layers()[0][1:],
+        peak_mib=best.solution.peak_memory_mib,
+        splits=len(ways),
         solved=solved,
-        schedule=in_order[0][2].schedule.name,
+        schedule=best.problem.schedule.name,
     )
 
 

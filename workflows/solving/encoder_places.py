@@ -12,8 +12,9 @@ from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.bubbles import best_in_bubbles
+from taylor.workflows.solving.spread import with_best_spread
 from taylor.workflows.statement.options import Outputs
-from taylor.workflows.statement.own_ranks import BESIDE, BEST, BUBBLES
+from taylor.workflows.statement.own_ranks import BESIDE, BEST, BUBBLES, SPREAD, why_not_spread
 from taylor.workflows.statement.stated_file import StatedFile
 
 
@@ -29,6 +30,11 @@ def with_places(file: StatedFile, planned: PlannedFile, how: SolveOptions, budge
         planned = replace(planned, bubbles=best_in_bubbles(planned, how, budget))
         if planned.bubbles is None:
             log.warning("%s: no plan has memory for the encoder on every stage", path)
+    if asked in (SPREAD, BEST) and planned.solution.objective is not None:
+        if why := why_not_spread(file):
+            log.info("%s: the encoder is not planned on several stages: %s", path, why)
+        else:
+            planned = with_best_spread(file, planned, how, budget)
     return planned
 
 

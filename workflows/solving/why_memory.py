@@ -188,8 +188,10 @@ def _stage(
         "workspaces of GEMMs": workspaces,
         "runtime and communication": found.overhead - workspaces,
     }
-    if config.tower is not None and found.stage == 0:
-        parts["vision encoder"] = tower_mib(config, file.device, alive[0])
+    if beside := tower_mib(config, file.device, found.stage, alive):
+        assert config.tower is not None
+        spread = config.tower.spread_over(config.strategy.pp, config.strategy.vpp)
+        parts["vision encoder, and the embedding behind it" if spread else "vision encoder"] = beside
     parts["measured beyond the model"] = beyond_mib(found, plan.stages, file.device, file.learned)
     return StageMemory(
         found.stage, moment, sum(parts.values()), limit_mib, parts, tuple(_kept(config, plan, found.stage, alive))

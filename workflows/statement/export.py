@@ -20,7 +20,7 @@ from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.model.problem import PipelineProblem, card_rows
 from taylor.pipeline_solver.solving.result import read_result
 from taylor.register.model import DENSE, MTP
-from taylor.register.tower import VISION
+from taylor.register.tower import IN_FRONT
 from taylor.workflows.statement.options import Export
 
 
@@ -56,7 +56,7 @@ def export_texts(
         When a form cannot state the plan.
     """
     pinned = any(kind.pinned for kind in problem.kinds)
-    written = with_mtp(plan.with_runs_joined(MTP).without(VISION), mtp_layers, problem.placement)
+    written = with_mtp(plan.with_runs_joined(MTP).without(*IN_FRONT), mtp_layers, problem.placement)
     texts = []
     forms = export_forms()
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)

@@ -16,6 +16,9 @@ LISTED, GROUPS, ANY = "listed", "groups", "any"
 STAGE_ORDERS = (LISTED, GROUPS, ANY)
 """Orders of stages on several kinds of devices: as listed; each row of stages as a whole, in any order; any order."""
 
+NESTED = "nested"
+"""Place of an encoder of images: the first stage, or where the file has it."""
+
 
 @dataclass(frozen=True)
 class RatioChoice:
@@ -158,7 +161,7 @@ class FileJob:
     lend: str = ""
     tensors: bool = False
     images: str = ""
-    encoder: str = "nested"
+    encoder: str = NESTED
     offload_optimizer: bool = False
     vpp: int | str | None = None
     schedule: str | None = None

@@ -19,14 +19,17 @@ from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, PROVEN_GAP, proven_within
 from taylor.register.device import DeviceSpec
 from taylor.register.tower import VISION
+from taylor.workflows.statement.options import NESTED
 from taylor.workflows.statement.problem import build_problem
 from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.time_ratios import settle_ratios
 from taylor.workflows.statement.towers import flag_of_inputs
 
-FLAG, NESTED, BESIDE, BUBBLES, BEST = "--encoder", "nested", "beside", "bubbles", "best"
-PLACES = (NESTED, BESIDE, BUBBLES, BEST)
-"""Places of an encoder: on the first stage, on ranks of its own, in the pipeline's bubbles; all three compared."""
+FLAG, SPREAD, BESIDE, BUBBLES, BEST = "--encoder", "spread", "beside", "bubbles", "best"
+PLACES = (NESTED, SPREAD, BESIDE, BUBBLES, BEST)
+"""Places of an encoder: the first stage, or as the file has it; several of the first ones; ranks of its own; the
+pipeline's bubbles; all of them compared."""
+_WHERE = {SPREAD: "on several stages", BUBBLES: "in the pipeline's bubbles"}
 
 
 @dataclass(frozen=True)
@@ -145,17 +148,28 @@ def refuse_places(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE
     if asked == NESTED:
         return
     cure = f"leave out {FLAG} {asked}"
-    what = "in the pipeline's bubbles" if asked == BUBBLES else "on ranks of its own"
+    what = _WHERE.get(asked, "on ranks of its own")
     if flag := flag_of_inputs(file.config):
         problem = f"asks for an encoder {what}, and the job's has no input"
         raise InputError(problem, file=path, field=FLAG, value=asked, cure=f"state some by {flag}, or {cure}")
     if file.config.tower is None:
         problem = f"asks for an encoder {what}, and none is known of this job"
         raise InputError(problem, file=path, field=FLAG, value=asked, cure=cure)
+    if asked == SPREAD and (why := why_not_spread(file)):
+        raise InputError(f"asks for an encoder {what}: {why}", file=path, field=FLAG, value=asked, cure=cure)
     if source != MemorySource.ESTIMATE or file.stages is not None:
         does = "puts the encoder on every stage" if asked == BUBBLES else "splits the ranks differently"
+        does = "moves the embedding" if asked == SPREAD else does
         problem = f"{does}, and a given memory profile or list of devices covers the file's split"
         raise InputError(problem, file=path, field=FLAG, value=asked, cure=cure)
+
+
+def why_not_spread(file: StatedFile) -> str:
+    """Why a job's encoder cannot lie on several stages; empty where it can."""
+    tower = file.config.tower
+    if tower is None or tower.spreadable is None:
+        return "its launcher cannot state that"
+    return tower.spreadable or ("there is one stage" if file.config.strategy.pp == 1 else "")
 
 
 def splits_of(file: StatedFile) -> Iterator[RankSplit]:

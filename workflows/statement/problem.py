@@ -52,9 +52,11 @@ def build_problem(
     unsearched = (SELECT,) if own and not searched else ()
     kinds = _layer_kinds(config, memory, ratios, (*modes, *unsearched, NONE))
     placed = sum(kind.count for kind in kinds if not kind.pinned)
-    empty = _leaves_empty(config, kinds)
+    spread = None if config.tower is None else config.tower.spread_over(stages, vpp)
+    led = 0 if spread is None else spread.begins
+    empty = _leaves_empty(config, kinds, led)
     alone = may_stand_alone(config) and not empty
-    if placed < stages * vpp and not (alone or empty):
+    if placed < stages * vpp - led and not (alone or empty):
         raise InputError(
             f"{placed} layers cannot fill {stages} stages x {vpp} virtual stages with one layer each",
             file=config.path,
@@ -123,20 +125,20 @@ def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple
     return tuple((mode, count) for mode, count in choices if not count or mode not in barred)
 
 
-def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
+def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...], led: int) -> bool:
     """Return whether the manual plan in the file leaves a chunk without layers, and without an embedding, MTP layers
-    or a head, which may have a chunk to themselves.
+    or a head, which may have a chunk to themselves; the first `led` chunks hold an encoder alone.
     """
     plan, strategy = config.plan, config.strategy
     if plan is None or (plan.interleaves, plan.stages) != (strategy.vpp, strategy.pp):
         return False
     pinned = {kind.name for kind in kinds if kind.pinned}
     if may_stand_alone(config):
-        layers = values_in_order(plan.total_layers(), config.schedule.v_shape)[1:-1]
+        layers = values_in_order(plan.total_layers(), config.schedule.v_shape)[max(1, led) : -1]
     else:
         layers = [
             count for row in plan.total_layers([kind for kind in plan.layers if kind not in pinned]) for count in row
-        ]
+        ][led:]
     return 0 in layers
 
 
@@ -159,9 +161,10 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
     layers = {target: plan.total_layers(kinds) for target, kinds in merged.items()}
     for leading in problem.pinned_kinds:
         if leading.pinned_first:  # no file counts them among the model's layers
-            first = [[0] * problem.stages for _ in range(problem.interleaves)]
-            first[0][0] = leading.count
-            layers[leading.name] = as_grid(first)
+            grid = [[0] * problem.stages for _ in range(problem.interleaves)]
+            v, s = problem.placement.chunks[problem.places_of(leading)[0]]
+            grid[v][s] = leading.count
+            layers[leading.name] = as_grid(grid)
     order = [one.name for one in problem.kinds if one.name in layers]
     layers = {**{name: layers[name] for name in order}, **layers}
     return PipelinePlan(layers, {mode: grid for mode, grid in plan.recompute.items() if plan.uses(mode)})

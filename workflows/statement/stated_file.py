@@ -43,7 +43,7 @@ from taylor.workflows.statement.module_choices import (
     with_host_priced,
     with_module_choices,
 )
-from taylor.workflows.statement.options import Export, FileJob
+from taylor.workflows.statement.options import NESTED, Export, FileJob
 from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from taylor.workflows.statement.replayed_memory import replayed_memory
 from taylor.workflows.statement.schedules import log_interleaving, require_schedule
@@ -205,6 +205,9 @@ class StatedFile:
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """Copy with a number of virtual stages and the schedule that it means."""
         config = self.config.replace(strategy=self.config.strategy.replace(vpp=interleaves))
+        if self.job.encoder != NESTED and config.tower is not None and config.tower.spread is not None:
+            # Other places are compared with the first stage.
+            config = config.replace(tower=replace(config.tower, spread=None), plan=None)
         running = config.replace(schedule=schedule)
         # The wait for other ranks at the end of a step depends on the number of virtual stages.
         ratios = settle_ratios(self.job.ratios, config, self.device)
@@ -228,7 +231,8 @@ class StatedFile:
     def as_in_the_file(self) -> StatedFile:
         """Copy with the file's virtual stages and schedule; a requested low-memory order stays."""
         asked = asked_schedule(replace(self.job, schedule=None), self.config)
-        return self.running_as(self.config.strategy.vpp, asked).as_it_recomputes()
+        stated = replace(self, job=replace(self.job, encoder=NESTED))
+        return stated.running_as(self.config.strategy.vpp, asked).as_it_recomputes()
 
     def as_it_recomputes(self) -> StatedFile:
         """Copy for the plan in the file, which may recompute several layers at once; a plan to be solved does not."""
@@ -330,7 +334,11 @@ class StatedFile:
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
         """Baseline in terms of a problem, as the start of its solve; None where it has another shape."""
         plan = known_plan(self.config, self.modules)
-        if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+        if (
+            plan is None
+            or self.running.tower != self.config.tower
+            or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages)
+        ):
             return None
         if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
             return None

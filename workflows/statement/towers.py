@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from taylor.base.errors import InputError
-from taylor.cost_model.choices.tower_costs import TowerCosts, tower_costs
-from taylor.cost_model.job.tower import TowerRun
+from taylor.cost_model.choices.tower_costs import TowerCosts, costs_behind, tower_costs
+from taylor.cost_model.job.tower import Spread, TowerRun
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.step import layer_time
+from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import NONE
+from taylor.pipeline.plan import NONE, run_names
 from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.register.adapters import BESIDE
 from taylor.register.device import DeviceSpec
-from taylor.register.tower import AUDIO, VISION
+from taylor.register.tower import AUDIO, EMBEDDING, VISION
 
 FLAG, AUDIO_FLAG = "--images", "--audio_seconds"
 CURE = f"{FLAG} IMAGES or IMAGES x PATCHES, as in 1.5 or 1.5x1024: images a sample on average, patches an image"
@@ -128,23 +130,54 @@ def costs_of(config: TrainingConfig, tower: TowerRun, device: DeviceSpec) -> Tow
     return tower_costs(tower, config.strategy, config.rules, device)
 
 
-def tower_mib(config: TrainingConfig, device: DeviceSpec, alive: float | None = None) -> float:
-    """Memory of a job's encoder on the first stage beyond what its model's figures count, MiB; 0 where it has none.
+def tower_mib(
+    config: TrainingConfig, device: DeviceSpec, stage: int = 0, alive: Sequence[float] | None = None
+) -> float:
+    """Memory of a job's encoder on a stage beyond what its model's figures count, MiB; 0 where it has none there.
+
+    With an encoder on several chunks the embedding moves behind it: the first stage has that much less.
 
     Parameters
     ----------
-    alive : float, optional
-        Micro-batches alive in the first chunk; the most when omitted.
+    alive : sequence of float, optional
+        Micro-batches alive in each of the stage's chunks; the most when omitted.
     """
     tower, strategy = config.tower, config.strategy
     if tower is None:
         return 0.0
-    costs = costs_of(config, tower, device)
-    states = _uncounted_mib(config, device)
     if alive is None:
         schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
-        alive = float(alive_vectors(schedule)[0][:, 0].max(initial=0.0))
-    return states + costs.kept_mib * alive
+        alive = alive_vectors(schedule)[stage].max(axis=0, initial=0.0).tolist()
+    spread = tower.spread_over(strategy.pp, strategy.vpp)
+    if spread is None:
+        here = costs_of(config, tower, device)
+        return _uncounted_mib(config, device) + here.kept_mib * alive[0] if stage == 0 else 0.0
+    chunks, total = config.schedule.placement(strategy.pp, strategy.vpp).chunks, 0.0
+    for place, (_, _, costs) in _runs(config, device, tower, spread):
+        v, s = chunks[place]
+        total += (costs.states_mib + costs.kept_mib * alive[v]) * (s == stage)
+    return total - _embedding_mib(config, device) * (stage == 0)
+
+
+def _runs(
+    config: TrainingConfig, device: DeviceSpec, tower: TowerRun, spread: Spread
+) -> Iterator[tuple[int, tuple[str, int, TowerCosts]]]:
+    """Position, kind, layers and costs of the runs of an encoder on several chunks, and of the embedding behind them,
+    with which encoders of sound lie."""
+    images, *others = tower.parts
+    of = (images, config.strategy, config.rules, device)
+    first, behind = tower_costs(*of), costs_behind(*of)
+    for place, (name, count) in enumerate(zip(run_names(VISION, len(spread.layers)), spread.layers, strict=True)):
+        yield place, (name, count, (behind if place else first).part(count / images.spec.n_layers))
+    beside = sum((costs_of(config, one, device) for one in others), TowerCosts(0.0, 0.0, 0.0, 0.0))
+    moved = beside.states_mib + _embedding_mib(config, device)
+    yield spread.begins, (EMBEDDING, 1, replace(beside, states_mib=moved))
+
+
+def _embedding_mib(config: TrainingConfig, device: DeviceSpec) -> float:
+    """What the first stage holds for the embedding, MiB."""
+    memory = estimate_memory(config, device)
+    return max(0.0, memory.static_first_mib - memory.static_middle_mib)
 
 
 def _uncounted_mib(config: TrainingConfig, device: DeviceSpec) -> float:
@@ -156,32 +189,92 @@ def _uncounted_mib(config: TrainingConfig, device: DeviceSpec) -> float:
 def with_tower(
     problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, source: MemorySource
 ) -> PipelineProblem:
-    """The problem with the encoder's layers on the first chunk, in front of the embedding.
+    """The problem with the encoder's layers in front of the embedding: on the first chunk, or where the job has them.
 
     Memory that was measured or given has the encoder's in it.
     """
-    if config.tower is None:
+    tower = config.tower
+    if tower is None:
         return problem
-    costs, count = costs_of(config, config.tower, device), config.tower.spec.n_layers
+    spread = tower.spread_over(problem.stages, problem.interleaves)
+    if spread is not None:
+        return _with_spread(problem, config, device, source, tower, spread)
+    costs = replace(costs_of(config, tower, device), states_mib=_uncounted_mib(config, device))
+    return _in_front(problem, [_kind(problem, config, device, source, VISION, tower.spec.n_layers, costs)])
+
+
+def _with_spread(
+    problem: PipelineProblem,
+    config: TrainingConfig,
+    device: DeviceSpec,
+    source: MemorySource,
+    tower: TowerRun,
+    spread: Spread,
+) -> PipelineProblem:
+    """The problem with an encoder on several chunks: a run of its layers on each, and the embedding behind them.
+
+    Chunks hand over patches inside the encoder, and tokens where the language model begins on a chunk of its own: a
+    transfer takes the time of its share of the usual one's bytes.
+    """
+    images, rules = next(tower.parts), config.rules
+    kinds = [_kind(problem, config, device, source, *run, place) for place, run in _runs(config, device, tower, spread)]
+    ahead = problem.embedding_forward
+    kinds[-1] = replace(
+        kinds[-1],
+        added_forward=kinds[-1].added_forward + ahead,
+        added_backward=kinds[-1].added_backward + ahead * problem.backward_ratio,
+    )
+    usual = rules.seq_length * config.model.hidden
+    number, patches = images.ran
+    inside, behind = number * patches * images.spec.hidden / usual, tower.own_tokens / rules.seq_length
+    lags = list(problem.lags or (problem.lag,) * (problem.stages * problem.interleaves - 1))
+    for place in range(spread.begins):
+        lags[place] *= inside if place < len(spread.layers) - 1 else behind
+    static = list(problem.static_mib)
+    static[0] -= min(static[0], _embedding_mib(config, device)) if source == MemorySource.ESTIMATE else 0.0
+    return _in_front(problem, kinds).replace(
+        static_mib=tuple(static),
+        embedding_forward=0.0,
+        lag=max(lags, default=0.0),
+        lags=tuple(lags) if len(set(lags)) > 1 else (),
+        entries_alone=False,
+    )
+
+
+def _in_front(problem: PipelineProblem, kinds: list[LayerKind]) -> PipelineProblem:
+    at = sum(not one.pinned for one in problem.kinds)
+    return problem.replace(kinds=(*problem.kinds[:at], *kinds, *problem.kinds[at:]))
+
+
+def _kind(
+    problem: PipelineProblem,
+    config: TrainingConfig,
+    device: DeviceSpec,
+    source: MemorySource,
+    name: str,
+    count: int,
+    costs: TowerCosts,
+    place: int = 0,
+) -> LayerKind:
+    """`count` layers with these costs together, in front of the chunk at a place."""
     body = float(layer_time(config.model, config.model.body_kind, config.strategy, config.rules, device).forward)
     own = source == MemorySource.ESTIMATE
     kept = costs.kept_mib / count if own else 0.0
     forward, backward = costs.forward_ms / body, costs.backward_ms / body
     # The problem's backward is one multiple of all forwards: what is beyond it, or has none, counts apart.
     common = min(forward, backward / problem.backward_ratio) if problem.backward_ratio else 0.0
-    kind = LayerKind(
-        VISION,
+    return LayerKind(
+        name,
         count,
         common / count,
-        _uncounted_mib(config, device) / count if own else 0.0,
+        costs.states_mib / count if own else 0.0,
         dict.fromkeys((NONE, *problem.recompute_ratio, *problem.choices), kept),
+        places=(place,) if place else (),
         pinned_first=True,
         choices={name: LayerChoice() for name in problem.choices},
         added_forward=(forward - common) / count,
         added_backward=max(0.0, backward - problem.backward_ratio * common) / count,
     )
-    at = sum(not one.pinned for one in problem.kinds)
-    return problem.replace(kinds=(*problem.kinds[:at], kind, *problem.kinds[at:]))
 
 
 def tower_lines(config: TrainingConfig, device: DeviceSpec) -> tuple[str, ...]:
@@ -206,7 +299,14 @@ def _line(config: TrainingConfig, tower: TowerRun, device: DeviceSpec) -> str:
         inputs = f"{tower.images:g} clip{many} of {seconds:g} s a sample ({tower.source})"
         if not tower.images:
             inputs = f"no sound is stated, so it does not run ({AUDIO_FLAG} states some)"
+    assert config.tower is not None
+    spread = config.tower.spread_over(config.strategy.pp, config.strategy.vpp)
+    where = "on the first stage"
+    if spread and tower.spec.kind == AUDIO:
+        where = f"with the embedding on chunk {spread.begins}"
+    elif spread:
+        where = f"layers {spread}, the language model from chunk {spread.begins} on"
     return (
-        f"{tower.spec.kind} encoder of {tower.spec.parameters / 1e6:,.0f} M parameters, {state}, on the first stage: "
+        f"{tower.spec.kind} encoder of {tower.spec.parameters / 1e6:,.0f} M parameters, {state}, {where}: "
         f"{inputs}; {costs.forward_ms:,.4g} ms forward{back} a micro-batch, {costs.states_mib:,.0f} MiB of states{kept}"
     )

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.job.tower import tower_body
+from taylor.cost_model.job.tower import Spread, tower_body
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.huggingface.vision import qwen3_vl
-from taylor.parsers.megatron.tower_file import read_tower
+from taylor.parsers.megatron.tower_file import PLACES, read_tower
 from taylor.parsers.read import read_config
 from taylor.register.tower import AUDIO
 from tests.parsers.megatron.test_model_file import DECODER, job
@@ -118,11 +118,98 @@ def test_an_encoder_that_trains_or_runs_again_says_so(tmp_path: Path) -> None:
     assert (tower.images, tower.patches) == (1.0, 1024) and "assumed" in tower.source  # no file of the data
 
 
-def test_layers_of_an_encoder_beyond_the_first_stage_are_noted(tmp_path: Path) -> None:
-    config = read_config(
-        job(tmp_path, {"image_encoder": vision(pipeline_num_layers=[16, 16, 0, 0]), "text_decoder": DECODER})
-    )
-    assert any("planned with all its layers on the first stage" in note for note in config.notes)
+def spread(
+    folder: Path, encoder: object, language: object, flags: str = "", sound: object = None, **changes: Any
+) -> Path:
+    """A job whose encoder and language model have these lists of layers."""
+    heard = {} if sound is None else {"audio_encoder": {"audio_encoder": {**OMNI["audio_encoder"], PLACES: sound}}}
+    data = {
+        "image_encoder": vision(**{PLACES: encoder}, **changes), "text_decoder": {**DECODER, PLACES: language}, **heard,
+    }  # fmt: skip
+    return job(folder, data, flags)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "language", "layers", "begins", "frozen"),
+    [
+        # examples/qwen2.5vl/README.md:466, with this model's 32 and 28 layers.
+        ([30, 2, 0, 0], [0, 11, 10, 7], (30, 2), 1, "a stage of frozen layers alone"),
+        ([16, 16, 0, 0], [0, 0, 14, 14], (16, 16), 2, "2 stages of frozen layers alone"),
+        ([32, 0, 0, 0], [0, 10, 10, 8], (32,), 1, "a stage of frozen layers alone"),
+        # docs/zh/features/virtual_pipeline_parallel.md:61-68.
+        (
+            [[10, 10, 10, 2], [0] * 4, [0] * 4], [[0, 0, 0, 1], [4, 4, 4, 4], [4, 3, 2, 2]], (10, 10, 10, 2), 3,
+            "3 stages of frozen layers alone",
+        ),
+    ],
+)  # fmt: skip
+def test_an_encoder_on_several_stages_is_read_as_it_is_stated(
+    encoder: object, language: object, layers: tuple[int, ...], begins: int, frozen: str, tmp_path: Path
+) -> None:
+    vpp = "--virtual-pipeline-model-parallel-size 3" if len(layers) == 4 else ""
+    config = read_config(spread(tmp_path, encoder, language, vpp))
+    assert config.tower is not None
+    assert config.tower.spread == Spread(4, 3 if vpp else 1, layers, begins) and config.tower.spreadable == ""
+    assert config.tower.spread.rows() == (encoder if vpp else [encoder])
+    (note,) = config.notes
+    assert frozen in note and "--enable-dummy-optimizer" in note
+    for trains in (
+        spread(tmp_path, encoder, language, vpp, freeze=False),
+        spread(tmp_path, encoder, language, f"{vpp} --enable-dummy-optimizer"),
+    ):
+        assert not read_config(trains).notes
+
+
+def test_an_encoder_on_the_first_stage_is_not_spread(tmp_path: Path) -> None:
+    config = read_config(spread(tmp_path, [32, 0, 0, 0], [4, 8, 8, 8]))
+    assert config.tower is not None and config.tower.spread is None and not config.notes
+
+
+@pytest.mark.parametrize(
+    ("encoder", "language", "says"),
+    [
+        ([16, 16, 0, 0], [4, 8, 8, 8], "ends the encoder on position 1, and the language model begins on position 0"),
+        ([16, 16, 0, 0], [0, 0, 0, 28], "first layers on position 1 or 2"),
+        ([16, 0, 16, 0], [0, 0, 14, 14], "leaves a stage out in front of a layer of the encoder"),
+        ([0, 32, 0, 0], [0, 4, 12, 12], "leaves a stage out"),
+        ([16, 15, 0, 0], [0, 4, 12, 12], "has 31 layers, so that no stage has the projector"),
+        ([16, 16], [0, 4, 12, 12], "must list the layers of each of the 4 stages"),
+        ([16, 16, 0, "0"], [0, 4, 12, 12], "must list the layers"),
+        ([16, 16, 0, True], [0, 4, 12, 12], "must list the layers"),
+        ([[16, 16, 0, 0], [0] * 4], [0, 4, 12, 12], "the language model's list has another form"),
+    ],
+)
+def test_lists_over_which_the_launcher_breaks_are_refused(
+    encoder: object, language: object, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"image_encoder\.vision_encoder\.pipeline_num_layers") as found:
+        read_config(spread(tmp_path, encoder, language))
+    assert says in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "says"),
+    [
+        ("", {"model_id": "qwen3vit"}, "qwen3vit does not go on from another stage's layers"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", {}, "--sequence-parallel splits"),
+        ("--context-parallel-size 2", {}, "--context-parallel-size 2 splits"),
+    ],
+)
+def test_encoders_that_run_on_one_stage_alone_are_refused_on_several(
+    flags: str, changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=says):
+        read_config(spread(tmp_path, [16, 16, 0, 0], [0, 4, 12, 12], flags, **changes))
+    config = read_config(spread(tmp_path, [32, 0, 0, 0], [4, 8, 8, 8], flags, **changes))
+    assert config.tower is not None and says in str(config.tower.spreadable)
+
+
+def test_an_encoder_of_sound_lies_with_the_embedding(tmp_path: Path) -> None:
+    config = read_config(spread(tmp_path, [16, 16, 0, 0], [0, 4, 12, 12], sound=[0, 32, 0, 0]))
+    assert config.tower is not None and config.tower.spread is not None and config.tower.spread.begins == 1
+    for sound in ([32, 0, 0, 0], [16, 16, 0, 0]):
+        with pytest.raises(InputError, match=r"audio_encoder.*elsewhere than the embedding.*on position 1"):
+            read_config(spread(tmp_path, [16, 16, 0, 0], [0, 4, 12, 12], sound=sound))
 
 
 @pytest.mark.parametrize("value", [True, "32", 0, 10**12, None, -1])
