@@ -16,7 +16,7 @@ from taylor.parsers.training_config import TrainingConfig, body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 
-PLAN_KEYS = frozenset({LOCAL, GLOBAL, RECOMPUTE, PARTS, PER_STAGE, ROUNDED, SCHEDULE, SIZE, "pipeline"})
+PLAN_KEYS = frozenset({LOCAL, GLOBAL, RECOMPUTE, PARTS, PER_STAGE, ROUNDED, SCHEDULE, SIZE, "pipeline", "dp_size"})
 """Keys that a plan may change in a file."""
 _D, _STEP = "distributed", "step_scheduler"
 _DEGREES = {"tp_size": "tp", "cp_size": "cp", "ep_size": "ep", "pp_size": "pp"}
@@ -32,7 +32,11 @@ def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, mi
         strategy = strategy.replace(micro_batches=micro_batches)
         wanted |= _batch(recipe, strategy)
     wanted |= _split(source, recipe, config.schedule_for(plan.interleaves), plan) | _recompute(recipe, plan)
-    return _checked(edit_yaml(source, wanted) if wanted else source, config, strategy, plan)
+    source = edit_yaml(source, wanted)
+    if config_from_source(source, model=config.model).strategy.dp != strategy.dp:
+        # The ranks are others than the file's batch would let assume.
+        source = edit_yaml(source, {(_D, "dp_size"): strategy.dp})
+    return _checked(source, config, strategy, plan)
 
 
 def with_strategy(

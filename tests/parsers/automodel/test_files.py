@@ -201,6 +201,14 @@ def test_other_degrees_are_written_with_the_ranks_and_read_again(tmp_path: Path,
     assert again.strategy == wanted and again.open_ranks is None
 
 
+def test_a_plan_on_other_ranks_than_the_assumed_ones_states_them(tmp_path: Path) -> None:
+    config = read(tmp_path, RECIPE).on_ranks(32)
+    assert config.plan is not None and config.strategy.dp == 16
+    write_plan(config, PipelinePlan(config.plan.layers, {FULL: as_grid([[32]])}))
+    again = read_config(config.path)
+    assert again.strategy == config.strategy and again.open_ranks is None
+
+
 def test_a_tower_of_images_is_counted_and_frozen_by_default(tmp_path: Path) -> None:
     images = RECIPE.replace("TrainFinetuneRecipeForNextTokenPrediction", "FinetuneRecipeForVLM").replace(
         "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-VL-8B-Instruct"
