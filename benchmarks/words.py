@@ -151,7 +151,11 @@ SOURCES: tuple[tuple[str, Callable[[str], Lines]], ...] = (
     ("parsers/**/*.yaml", notes),
 )
 """Glob from the root, and the reader of such files."""
-READ_WITH = {messages: MESSAGE_WORDS, reasons: MESSAGE_WORDS, names: NAMES}
+READ_WITH: Mapping[Callable[[str], Lines], Mapping[str, str]] = {
+    messages: MESSAGE_WORDS,
+    reasons: MESSAGE_WORDS,
+    names: NAMES,
+}
 """Words that are not written in what a reader yields; `WORDS` for all others."""
 
 

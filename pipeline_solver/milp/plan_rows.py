@@ -209,7 +209,7 @@ def add_memory_rows(
     reserved = {s: model.variable("lent", (s,)) for s, lender in enumerate(problem.lenders) if lender >= 0}
     memory = model.group("memory")
     for s, vectors in enumerate(alive_vectors(schedule)):
-        lent = [(1.0, column) for of, column in reserved.items() if problem.lenders[of] == s]
+        reserves = [(1.0, column) for of, column in reserved.items() if problem.lenders[of] == s]
         for moment, alive in enumerate(vectors.tolist()):
             terms = [
                 term
@@ -219,7 +219,7 @@ def add_memory_rows(
                 for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
             ]
             free = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
-            memory.add((s,) if len(vectors) == 1 else (s, moment), [*terms, *lent] or model.sum_of(()), upper=free)
+            memory.add((s,) if len(vectors) == 1 else (s, moment), [*terms, *reserves] or model.sum_of(()), upper=free)
     if problem.bounds_host:
         host = model.group("host_memory")
         for row, s, alive in _moments(schedule):
