@@ -47,10 +47,12 @@ _BY_NODE = ("deepep", "hybridep", "uccl_ep", "mok")
 _EXPERT_GEMMS = {"torch": MODULE_AN_EXPERT, "te": GEMM_AN_EXPERT, "gmm": GEMM_AN_EXPERT}
 """Kernels of ``backend.experts``; torch._grouped_mm is one for all (components/models/common/utils.py:283-289)."""
 UNSTATED_TOKENS = {False: 256, True: 512}
-"""Tokens of a sample whose data set alone has its length, of text and with images (assumed).
+SHORT_SAMPLES = {"HellaSwag": 128}
+"""Tokens of a sample whose data set alone has its length, of text and with images, and of one set by name (assumed).
 
-The logs of the repository's tests count, without padding, 183 to 221 tokens a sample of SQuAD, 80 of HellaSwag, and 338
-to 607 with an image (tests/ci_tests/golden_values, ``num_tokens_per_step``); batches are padded to their longest.
+They are the powers of two next to the mean of the logs of the repository's tests, which count, without padding, 183 to
+221 tokens a sample of SQuAD, 80 of HellaSwag, and 338 to 607 with an image (tests/ci_tests/golden_values,
+``num_tokens_per_step``).
 """
 _OF_DATA = ("seq_len", "seq_length", "max_length", "max_sentence_len")
 
@@ -219,7 +221,8 @@ def tokens_of(top: Fields, kind: str, notes: list[str]) -> int:
             tokens = section.integer(name, default=0, low=0, high=MAX_SIZE)
             if tokens:
                 return int(tokens)
-    tokens = UNSTATED_TOKENS[kind == VISION]
+    name = str(dataset.raw("_target_") or "").rpartition(".")[2]
+    tokens = SHORT_SAMPLES.get(name, UNSTATED_TOKENS[kind == VISION])
     notes.append(
         f"the data set has the length of its samples, which the file does not state: {tokens} tokens are assumed"
     )

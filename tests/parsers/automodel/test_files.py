@@ -89,6 +89,8 @@ def test_without_a_length_in_the_file_the_assumed_one_is_reported(tmp_path: Path
     config = read(tmp_path, RECIPE.replace("  seq_length: 2048\n", ""))
     assert config.rules.seq_length == 256
     assert any("256 tokens are assumed" in note for note in config.notes)
+    short = RECIPE.replace("  seq_length: 2048\n", "").replace("squad.make_squad_dataset", "hellaswag.HellaSwag")
+    assert read(tmp_path, short).rules.seq_length == 128
 
 
 @pytest.mark.parametrize(
