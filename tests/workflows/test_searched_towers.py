@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,6 +153,23 @@ def test_ranks_of_an_encoder_s_own_are_planned_in_the_time_that_the_solve_leaves
     monkeypatch.setattr(encoder_places, "best_in_bubbles", lambda planned, how, budget: given.append(budget.left))
     taylor.solve(published(tmp_path), device=CARD, encoder="best", time_limit=60.0)
     assert given == [15.0, 15.0]
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(45.0, "no plan has memory"), (75.0, "the time limit ended before")])
+def test_a_place_without_a_plan_is_blamed_on_memory_only_where_there_was_time(
+    monkeypatch, seconds: float, words: str
+) -> None:
+    clock, warned = [0.0], []
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(encoder_places, "best_in_bubbles", lambda planned, how, budget: None)
+    monkeypatch.setattr(encoder_places, "log", SimpleNamespace(warning=lambda form, *rest: warned.append(form % rest)))
+    limit = budget.TimeBudget.of(60.0)
+    clock[0] += seconds
+    file: Any = SimpleNamespace(job=SimpleNamespace(encoder="bubbles"), config=SimpleNamespace(path="job.sh"))
+    planned: Any = make_dataclass("Planned", ["bubbles"], frozen=True)(None)
+    how: Any = None
+    encoder_places.with_places(file, planned, how, limit)
+    assert len(warned) == 1 and words in warned[0]
 
 
 def test_a_problem_takes_no_encoder_on_ranks_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log
@@ -25,17 +26,23 @@ def with_places(file: StatedFile, planned: PlannedFile, how: SolveOptions, budge
     if asked in (BESIDE, BEST):
         planned = replace(planned, beside=best_beside(file, how, budget))
         if planned.beside is None:
-            log.warning("%s: no split of the ranks has a plan with the encoder on ranks of its own", path)
+            _warn(path, "no split of the ranks has a plan with the encoder on ranks of its own", budget)
     if asked in (BUBBLES, BEST):
         planned = replace(planned, bubbles=best_in_bubbles(planned, how, budget))
         if planned.bubbles is None:
-            log.warning("%s: no plan has memory for the encoder on every stage", path)
+            _warn(path, "no plan has memory for the encoder on every stage", budget)
     if asked in (SPREAD, BEST) and planned.solution.objective is not None:
         if why := why_not_spread(file):
             log.info("%s: the encoder is not planned on several stages: %s", path, why)
         else:
             planned = with_best_spread(file, planned, how, budget)
     return planned
+
+
+def _warn(path: Path, reason: str, budget: TimeBudget) -> None:
+    """Name a place without a plan; a time limit that ended before says nothing about the place."""
+    found = "the time limit ended before a plan of the encoder in another place was found; a longer -t plans one"
+    log.warning("%s: %s", path, found if budget.over else reason)
 
 
 def write_places(planned: PlannedFile, outputs: Outputs) -> dict[str, str]:
