@@ -187,6 +187,22 @@ OTHER_FILES = (
         "axolotl-ai-cloud/axolotl 15f7910d examples/llama-3/fft-8b.yaml",
     ),
     OtherFile(
+        "another command of trl than sft and dpo",
+        "its step is not modelled, or trl has none of that name",
+        "write trl sft or trl dpo",
+        (),
+        r"^\s*(?:\w+=\S*\s+)*trl\s+(?!(?:sft|dpo)\b)[a-z]",
+        "huggingface/trl f2cd5771 trl/cli/commands/training.py, trl/scripts",
+    ),
+    OtherFile(
+        "another command of ms-swift than pt, sft and rlhf",
+        "it trains nothing, or ms-swift has none of that name",
+        "write swift or megatron with pt, sft or rlhf",
+        (),
+        r"^\s*(?:\w+=\S*\s+)*(?:swift|megatron)\s+(?!(?:pt|sft|rlhf)\b)[a-z]",
+        "modelscope/ms-swift 3602360a swift/cli/main.py:13-26, swift/cli/_megatron/main.py",
+    ),
+    OtherFile(
         "a program that accelerate launch starts",
         "it has none of the options of Hugging Face's Trainer",
         f"give a script with --per_device_train_batch_size and the like; {_FLAGS} to plan it with pipeline stages",

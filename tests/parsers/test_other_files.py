@@ -58,6 +58,8 @@ FILES = {
 }
 """Files of each kind in the shape of its tool's own (`OtherFile.source`), by a word of its title."""
 COMMANDS = {
+    "command of trl": "HF_HOME=. trl stf --model_name_or_path Qwen/Qwen2.5-7B",
+    "command of ms-swift": "NPROC_PER_NODE=8 swift sfft --model Qwen/Qwen2.5-7B",
     "Megatron-LM --yaml-cfg": "torchrun --nproc-per-node 8 pretrain_gpt.py --yaml-cfg job.yaml",
     "FlagScale": "python run.py --config-path ./conf --config-name train action=run",
     "Primus experiment": "./runner/primus-cli direct -- train pretrain --config job.yaml",
