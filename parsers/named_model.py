@@ -15,7 +15,7 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _VARIANTS = re.compile(
-    r"-(?:instruct|base|chat|it|thinking|think|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|4bit|8bit|unsloth|awq|gptq|preview|pt|mcore|dequantized|deduped|\d{4})$",
+    r"-(?:instruct|base|chat|it|thinking|think|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|4bit|8bit|unsloth|awq|gptq|preview|pt|mcore|dequantized|deduped|sft|dpo|rlvr|\d{4})$",
     re.IGNORECASE,
 )
 """Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""
@@ -47,6 +47,17 @@ _DISTILLED = {
     "Hermes-3-Llama-3.1-405B": "Llama-3.1-405B",
     "vicuna-7b-v1.5": "Llama-2-7b",
     "vicuna-13b-v1.5": "Llama-2-13b",
+    "tulu-2-7b": "Llama-2-7b",
+    "tulu-2-13b": "Llama-2-13b",
+    "Llama-3.1-Tulu-3-8B-DPO": "Llama-3.1-8B",
+    "Hermes-2-Pro-Llama-3-8B": "Meta-Llama-3-8B",
+    "Mixtral-8x7B-Instruct-v0.1": "Mixtral-8x7B-v0.1",
+    "Mixtral-8x22B-Instruct-v0.1": "Mixtral-8x22B-v0.1",
+    "Mistral-7B-Instruct-v0.1": "Mistral-7B-v0.1",
+    "zephyr-7b-beta": "Mistral-7B-v0.1",
+    "OpenHermes-2.5-Mistral-7B": "Mistral-7B-v0.1",
+    "DeepSeek-Coder-V2-Lite-Base": "DeepSeek-V2-Lite",
+    "DeepSeek-Coder-V2-Lite-Instruct": "DeepSeek-V2-Lite",
 }
 """Models of another's shape, which their cards name as what they were trained from.
 
@@ -55,7 +66,8 @@ R1-Distill-Llama). The base alone: deepseek-ai/DeepSeek-R1 README.md, «DeepSeek
 3602360a swift/model/models/qwen.py:503, 566 (QwenLong-L1 as qwen2, R1-0528-Qwen3-8B as qwen3); mlc-ai/mlc-llm 79d603f0
 python/mlc_llm/model/llava/llava_model.py:104 (vicuna-7b); arXiv:2505.17667 (QwenLong-L1), arXiv:2408.11857 (Hermes 3).
 Of the others (of agentica-org, deepcogito, katanemo, neuralmagic, allenai, whose Tulu 3 adds eight rows to the
-vocabulary, vicuna-13b and nvidia's OpenReasoning) only the cards say it.
+vocabulary, vicuna-13b and nvidia's OpenReasoning; Hermes 2 and OpenHermes, which add 32 rows and two; Tulu 2, the
+Instruct models of Mistral, zephyr, DeepSeek-Coder-V2-Lite) only the cards say it.
 """
 
 

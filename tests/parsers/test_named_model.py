@@ -28,6 +28,10 @@ SCRIPT = Path("train.sh")
         ("PrimeIntellect/INTELLECT-3", "glm-4.5-air"),
         ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "qwen3-8b"),
         ("allenai/Olmo-3-32B-Think", "olmo-3-32b"),
+        ("allenai/OLMo-2-1124-13B-SFT", "olmo-2-13b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("HuggingFaceH4/zephyr-7b-beta", "mistral-7b"),
+        ("deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct", "deepseek-v2-lite"),
     ],
 )
 def test_a_name_of_a_registered_shape_is_taken_for_it_with_a_note(name: str, registered: str) -> None:
