@@ -253,7 +253,7 @@ def test_every_rule_says_of_each_strategy_what_its_sentence_says() -> None:
 def test_every_rule_is_asked_of_the_jobs_that_it_is_about() -> None:
     start = {rule.name for rule in START_RULES}  # Of jobs under MindSpeed: tests/nd_search/test_mindspeed.py
     known = {rule.name for rule in built_in_rules()} - start
-    assert set(CONCERNS) <= known and len(ALL_FRAMEWORKS) == 11
+    assert set(CONCERNS) <= known and len(ALL_FRAMEWORKS) == 14
     for context in contexts():
         asked = {rule.name for rule in built_in_rules() if rule.applies(context)}
         assert asked == {name for name in known if CONCERNS.get(name, lambda c: True)(context)}

@@ -45,7 +45,7 @@ MODEL = "--with --software --override --stack "
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --framework --seq --disable_rule --list_rules --explain --workers --time_limit "
-    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --images --encoder --solver "
+    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --model_as --images --encoder --solver "
     "--audio_seconds " + SEEN + MODEL + STOPS,
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
     "--output_path --output --ratios --solver --shard --cluster --store --images --encoder "
@@ -53,7 +53,7 @@ FURTHER = {
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
     "--what_if --what_next -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order "
     "--offload_optimizer --lend --images --audio_seconds --encoder --tensors "
-    "--cluster --store --env --output_path --solver --time_limit " + SEEN + MODEL + STOPS,
+    "--cluster --store --env --model_as --output_path --solver --time_limit " + SEEN + MODEL + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""
