@@ -24,7 +24,7 @@ _MOE = {
     "dispatcher": "deepep",
     "fake_balanced_gate": True,
 }
-# Model, GPUs, global and local batch, TP, CP, PP, EP, tokens, recompute, LoRA, seconds of a step: every row of the page.
+# Model, GPUs, global and local batch, TP, CP, PP, EP, tokens, recompute, LoRA, seconds of a step: every row.
 ROWS: tuple[tuple[Any, ...], ...] = (
     ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", 64, 512, 2, 1, 1, 1, 64, 4096, True, False, 7.286),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 8, 512, 4, 1, 1, 1, 8, 4096, True, False, 15.614),
