@@ -45,8 +45,8 @@ MODEL = "--with --software --override --stack "
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --framework --seq --disable_rule --list_rules --explain --workers --time_limit "
-    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --model_as --images --encoder "
-    "--solver --audio_seconds " + SEEN + MODEL + STOPS,
+    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --model_as --images "
+    "--encoder --solver --audio_seconds " + SEEN + MODEL + STOPS,
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
     "--output_path --output --ratios --solver --shard --cluster --store --images --encoder "
     "--audio_seconds " + SEEN + MODEL + STOPS,
