@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,25 @@ def test_a_second_ranking_leaves_every_file_of_the_first_as_it_was(tmp_path: Pat
         assert (ranking.folder / ranking.report.name).read_bytes() == ranking.report.read_bytes()
         before = _files_of(tmp_path)
     assert not {*tables[0]["file"]} & {*tables[1][tables[1]["own"] == 0]["file"]}
+
+
+@pytest.mark.parametrize("prove", [None, 1])
+def test_a_ctrl_c_as_a_row_is_kept_leaves_that_row_in_the_table(
+    loaded: list[CandidateFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prove: int | None
+) -> None:
+    keep = rank_solves.SolveStore.keep
+
+    def pressed(store: rank_solves.SolveStore, *words: Any) -> None:
+        keep(store, *words)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(rank_solves.SolveStore, "keep", pressed)
+    options = module.RankOptions(workers=1, report=False, output=tmp_path, prove=prove, how=SolveOptions(time_limit=20))
+    with pytest.raises(KeyboardInterrupt):
+        module.rank(loaded, options)
+    (kept,) = (tmp_path / "solved").glob("*.json")
+    table = pd.read_csv(next(tmp_path.glob("test_result_*.csv"))).query("own == 0")
+    assert table["cost"].notna().sum() == 1, kept
 
 
 def test_candidates_of_one_name_keep_their_solved_files_apart(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from taylor.base.console import progress
+from taylor.base.interrupts import delay_interrupts
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -151,8 +152,9 @@ class RankSolves:
         if isinstance(found, Failed):
             self.on_found(number, found)
             return
-        self._note(number, found)  # first, so that a table after Ctrl-C here has the store's content
-        self.store.keep(self.problems[number], self.how, found)
+        with delay_interrupts():  # a table after Ctrl-C has the store's content
+            self._note(number, found)
+            self.store.keep(self.problems[number], self.how, found)
 
     def _note(self, number: int, found: Solution) -> None:
         """Record a quick solve's result; unless it is final, it counts as an interrupted solve."""
@@ -184,8 +186,9 @@ class RankSolves:
             return
         self.note_step(number, found.objective)
         steps.numbers[steps.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
-        self.store.keep(self.problems[number], self.how, found)
-        self.on_found(number, found)
+        with delay_interrupts():  # a table after Ctrl-C has the store's content
+            self.store.keep(self.problems[number], self.how, found)
+            self.on_found(number, found)
         advance(1, self._so_far(number))
 
     def _so_far(self, number: int) -> str:
