@@ -23,7 +23,7 @@ _PURPOSES = re.compile(r"-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)", r
 """The same in front of a name's size, as in ``Qwen2.5-Coder-7B``."""
 _MAX_ENDS = 6
 _VENDORS = re.compile(r"^(?:NVIDIA|Meta|AI21)-", re.IGNORECASE)
-_DISTILLED = {
+_SAME_SHAPE = {
     "DeepSeek-R1-Distill-Qwen-7B": "Qwen2.5-7B",
     "DeepSeek-R1-Distill-Qwen-14B": "Qwen2.5-14B",
     "DeepSeek-R1-Distill-Qwen-32B": "Qwen2.5-32B",
@@ -66,8 +66,9 @@ R1-Distill-Llama). The base alone: deepseek-ai/DeepSeek-R1 README.md, «DeepSeek
 3602360a swift/model/models/qwen.py:503, 566 (QwenLong-L1 as qwen2, R1-0528-Qwen3-8B as qwen3); mlc-ai/mlc-llm 79d603f0
 python/mlc_llm/model/llava/llava_model.py:104 (vicuna-7b); arXiv:2505.17667 (QwenLong-L1), arXiv:2408.11857 (Hermes 3).
 Of the others (of agentica-org, deepcogito, katanemo, neuralmagic, allenai, whose Tulu 3 adds eight rows to the
-vocabulary, vicuna-13b and nvidia's OpenReasoning; Hermes 2 and OpenHermes, which add 32 rows and two; Tulu 2, the
-Instruct models of Mistral, zephyr, DeepSeek-Coder-V2-Lite) only the cards say it.
+vocabulary, vicuna-13b and nvidia's OpenReasoning; Hermes 2 and OpenHermes, which add 32 rows and two; Tulu 2, zephyr,
+DeepSeek-Coder-V2-Lite) only the cards say it. litgpt's table (26857050 litgpt/config.py) has the Instruct models of
+Mistral; Mixtral 8x22B's has 768 rows more.
 """
 
 
@@ -145,7 +146,7 @@ def named_model(
             break
     registry = Registry.load(register_path)
     last = name.rstrip("/").rpartition("/")[2]
-    for shorter in _shorter(_DISTILLED.get(last, last)):
+    for shorter in _shorter(_SAME_SHAPE.get(last, last)):
         try:
             model = registry.model(shorter)
         except InputError as error:

@@ -79,7 +79,7 @@ def killed(name: str, count: int, seed: int) -> Result:
             found += [f"{where}: {text} is neither old nor new" for text in halves]
             found += [f"{where}: {text}" for text in outcome.strayed]
             debris += sum(is_debris(path) for path in folder.rglob("*") if path.is_file())
-            rows = _proven_rows(folder)
+            rows = _whole_rows(folder)
             kept += len(rows)
             _settle(folder)
             again = _started(one, folder)
@@ -90,7 +90,7 @@ def killed(name: str, count: int, seed: int) -> Result:
             ended = bool(changed) and all(left.get(each) == reference[each] for each in changed)
             whole = second if ended else reference
             found += [f"{where}: started again, {text}" for text in differences(whole, _one_ranking(folder))]
-            rewritten = [path for path, when in rows.items() if _proven_rows(folder).get(path) != when]
+            rewritten = [path for path, when in rows.items() if _whole_rows(folder).get(path) != when]
             found += [f"{where}: {path} was solved again" for path in rewritten]
     return {"kills": count, "before_the_end": early, "kept_rows": kept, "debris": debris, "faults": found}
 
@@ -159,8 +159,8 @@ def _whole(one: Job, folder: Path) -> float:
     return outcome.seconds
 
 
-def _proven_rows(folder: Path) -> dict[str, int]:
-    """Candidates whose solve a killed run kept whole, with the time of their writing, ns.
+def _whole_rows(folder: Path) -> dict[str, int]:
+    """Kept solves of a killed run that are not solved again, with the time of their writing, ns.
 
     One that was cut off, for it could not be among the best, is solved once more where every candidate is to be proven.
     """

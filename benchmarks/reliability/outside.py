@@ -20,6 +20,8 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/huggingface/peft output/outside/peft
     git clone https://github.com/huggingface/trl output/outside/trl
     git clone https://github.com/Ascend/MindSpeed-MM output/outside/MindSpeed-MM
+    git clone https://github.com/huggingface/open-r1 output/outside/open-r1
+    git clone https://github.com/huggingface/alignment-handbook output/outside/alignment-handbook
 """
 
 from __future__ import annotations

@@ -132,10 +132,12 @@ class TrlYaml(TrainerYaml):
         job = _job(
             Fields(_with_usual(given, older=False), source.file, asked=source.asked), None, kind, register_path, model
         )
-        note = "give the script that starts this YAML (accelerate launch --config_file ...) to plan with its division"
-        return replace(
-            job, launcher=self.name, notes=(*job.notes, note), unmodelled=(*job.unmodelled, _UNSTATED_DIVISION)
+        notes = (
+            f"its options are those of trl {kind}: nothing else says which program takes this YAML",
+            "give the script that starts this YAML (accelerate launch --config_file ...) to plan with its division",
         )
+        unmodelled = (*job.unmodelled, _UNSTATED_DIVISION)
+        return replace(job, launcher=self.name, notes=(*job.notes, *notes), unmodelled=unmodelled)
 
     def edits(
         self, source: YamlSource, recomputes: bool | None, mbs: int | None, accumulation: int | None

@@ -20,6 +20,7 @@ OTHER_VOCABULARY = {
     "google/gemma-3-27b-it": 64,
     # Its table has the rows of the later Mixtral-8x22B-Instruct-v0.1.
     "mistralai/Mixtral-8x22B-v0.1": -768,
+    "mistralai/Mixtral-8x22B-Instruct-v0.1": -768,
 }
 """Rows that a registered model has more."""
 

@@ -17,7 +17,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of, recognising
-from taylor.parsers.trainer_script.trl import PRESETS, USUAL
+from taylor.parsers.trainer_script.trl import LENGTH, OLD_LENGTH, PRESETS, STARTS, USUAL
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
 from taylor.register.adapters import ALL_HUGGING_FACE, QUERY, VALUE, named_targets
@@ -134,9 +134,9 @@ def test_pairs_are_read_of_dpo(tmp_path: Path) -> None:
 REVISION = "f2cd57710"
 
 
-def own(path: str) -> str:
+def own(path: str, revision: str = REVISION, repository: str = "trl") -> str:
     try:
-        return source("trl", REVISION, path)
+        return source(repository, revision, path)
     except NotHere as reason:
         pytest.skip(str(reason))
 
@@ -172,10 +172,10 @@ def test_trl_hands_a_single_module_on_as_a_text_and_refuses_two_precisions() -> 
         space["__post_init__"](one)
 
 
-def defaults(path: str) -> dict[str, Any]:
+def defaults(path: str, revision: str = REVISION) -> dict[str, Any]:
     """Defaults of the dataclasses of a file, each stated by ``field(default=…)``."""
     found: dict[str, Any] = {}
-    for statement in ast.walk(ast.parse(own(path))):
+    for statement in ast.walk(ast.parse(own(path, revision))):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             words = statement.value.keywords if isinstance(statement.value, ast.Call) else []
             stated = [word.value for word in words if word.arg == "default"]
@@ -192,6 +192,51 @@ def test_the_defaults_are_those_of_trl_s_configurations() -> None:
         assert defaults(f"trl/trainer/{name}_config.py")["max_length"] == USUAL["max_length"]
     model = defaults("trl/trainer/model_config.py")
     assert (model["dtype"], model["use_peft"], model["lora_r"], model["lora_dropout"]) == ("float32", False, 16, 0.05)
+
+
+def test_open_r1_starts_a_trl_that_has_the_trainer_s_defaults() -> None:
+    assert '"trl[vllm]==0.18.0"' in own("setup.py", "1416fa0c", "open-r1")
+    older = "v0.18.0"
+    for name in ("sft", "dpo"):
+        found = defaults(f"trl/trainer/{name}_config.py", older)
+        assert found[LENGTH] == USUAL[LENGTH] and not {"gradient_checkpointing", "bf16"} & set(found)
+    assert defaults("trl/trainer/sft_config.py", older)[OLD_LENGTH] is None
+    assert "self.max_length = self.max_seq_length" in own("trl/trainer/sft_config.py", older)
+
+
+@pytest.mark.parametrize(
+    ("repository", "revision", "program"),
+    [
+        ("open-r1", "1416fa0c", "src/open_r1/sft.py"),
+        ("open-r1", "1416fa0c", "src/open_r1/grpo.py"),
+        ("alignment-handbook", "925acdf", "scripts/sft.py"),
+        ("alignment-handbook", "925acdf", "scripts/dpo.py"),
+        ("alignment-handbook", "925acdf", "scripts/orpo.py"),
+    ],
+)
+def test_a_program_that_is_read_takes_its_yaml_by_trl_s_parser(repository: str, revision: str, program: str) -> None:
+    assert "TrlParser((" in own(program, revision, repository)
+    assert STARTS.search(f"accelerate launch {program} --config recipe.yaml")
+
+
+@pytest.mark.parametrize("repository", ["open-r1", "alignment-handbook"])
+def test_every_option_of_a_recipe_s_own_program_has_a_row(repository: str) -> None:
+    revision, path = {
+        "open-r1": ("1416fa0c", "src/open_r1/configs.py"),
+        "alignment-handbook": ("925acdf", "src/alignment/configs.py"),
+    }[repository]
+    table = load_flag_table("taylor.parsers.trainer_script", "options.yaml")
+    wanted = {"SFTConfig", "ScriptArguments"}
+    classes = [each for each in ast.parse(own(path, revision, repository)).body if isinstance(each, ast.ClassDef)]
+    fields = [
+        each.target.id
+        for one in classes
+        if one.name in wanted
+        for each in one.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    ]
+    assert len(fields) > 1
+    assert not [name for name in fields if table.find(name) is None and table.find(f"{name}.id") is None]
 
 
 @pytest.mark.parametrize("name", PRESETS)
