@@ -30,6 +30,11 @@ Degree = Literal["dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"]
 Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=9)]
 Names = Annotated[list[Name], Field(max_length=32)]
 Counts = Annotated[list[Annotated[int, Field(ge=0, le=10**7)]], Field(max_length=64)]
+Variable = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Variables = Annotated[
+    dict[Variable, Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]], Field(max_length=64)
+]
+"""Values by the variable's name."""
 Seconds = Annotated[float, Field(gt=0.0, le=MOST_SECONDS)]
 Margin = Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")]
 """MiB, or per cent as 5%."""
@@ -56,11 +61,31 @@ class Asked(Part):
         return {name: _flag_value(value) for name, value in stated.items()}
 
 
-class Job(Asked):
+class FromFile(Asked):
+    """Basis of requests for a training file: what the file gets from outside."""
+
+    env: Variables = Field(
+        default={}, description="variables with which the file's script is started, as a shell's environment has them"
+    )
+    model_as: Name | None = Field(
+        default=None,
+        description="whose shape the model has that the file names, as a checkpoint of one's own: a registered model, "
+        "or a config.json",
+    )
+
+    def flags(self) -> dict[str, Any]:
+        """See `Asked.flags`."""
+        flags = super().flags()
+        return {**flags, "env": [f"{name}={value}" for name, value in self.env.items()]} if self.env else flags
+
+
+class Job(FromFile):
     """Job that is planned: a training file, or a model on a number of ranks."""
 
     file: Name | None = Field(
-        default=None, description="training file: MindFormers or FlagScale YAML, launch script, torchtitan TOML, …"
+        default=None,
+        description="training file: MindFormers or FlagScale YAML, launch script, torchtitan TOML, …; a script's "
+        "arguments after its name, as run.sh A3B 8",
     )
     model: Name | None = Field(
         default=None, description="registered model (taylor models lists them), or a Hugging Face config.json"
@@ -99,6 +124,8 @@ class Job(Asked):
             raise ValueError("exactly one of file and model is needed")
         if self.model is not None and self.world_size is None:
             raise ValueError("world_size is needed with a model: name the ranks to plan for")
+        if self.file is None and (self.env or self.model_as is not None):
+            raise ValueError("env and model_as belong to a file: leave them out with a model")
         return self
 
 
@@ -118,10 +145,10 @@ class Planning(Job):
     tensors: bool = Field(
         default=False, description="choose for every saved tensor whether it is kept, made again or on the host"
     )
-    encoder: Literal["nested", "beside", "bubbles", "best"] = Field(
+    encoder: Literal["nested", "spread", "beside", "bubbles", "best"] = Field(
         default="nested",
-        description="where a vision encoder is planned too, to compare with the first stage: on ranks of its own "
-        "(beside), in the pipeline's bubbles, or in both (best)",
+        description="where an encoder is planned too, to compare with the first stage: on several of the first stages "
+        "(spread), on ranks of its own (beside), in the pipeline's bubbles, or in all of them (best)",
     )
     time_limit: Seconds | None = Field(
         default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"
@@ -199,7 +226,7 @@ class Size(Asked):
     time_limit: Seconds | None = Field(default=None, description="seconds after which no further solve begins")
 
 
-class Explain(Asked):
+class Explain(FromFile):
     """Why a plan needs its memory, and what lowers it; the answer is a `taylor.reasons/1`."""
 
     command: Literal["why-memory"] = "why-memory"
@@ -267,7 +294,7 @@ class Rank(Asked):
         return self
 
 
-class Lengths(Asked):
+class Lengths(FromFile):
     """Plan of a training whose samples differ in length; the answer is a `taylor.lengths/1`."""
 
     command: Literal["lengths"] = "lengths"
@@ -284,7 +311,7 @@ class Lengths(Asked):
     o: Name | None = Field(default=None, description="file that takes the planned configuration")
 
 
-class Reinforcement(Asked):
+class Reinforcement(FromFile):
     """Iteration of reinforcement learning by phase; the answer is a `taylor.rl/1`."""
 
     command: Literal["rl"] = "rl"

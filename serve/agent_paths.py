@@ -41,9 +41,10 @@ class AgentPaths:
         """
         done = dict(flags)
         if (file := done.get("file")) is not None:
-            done["file"] = str(self.readable(file, "file"))
-        if (model := done.get("model")) is not None and _is_path(model):
-            done["model"] = str(self.readable(model, "model"))
+            done["file"] = self._script(file)
+        for name in ("model", "model_as"):
+            if (model := done.get(name)) is not None and _is_path(model):
+                done[name] = str(self.readable(model, name))
         if isinstance(devices := done.get("device"), list):
             done["device"] = [self._device(each) for each in devices]
         elif devices is not None:
@@ -65,18 +66,22 @@ class AgentPaths:
         InputError
             When it lies in none of them, is not there, or has a sign that a command line would have to quote.
         """
+        if (path := self._found(text)) is not None:
+            refuse_quoted(path, field)
+            return path
+        cure = "name a file in " + (" or ".join(map(str, self.folders)) or "a folder given by taylor mcp --folder")
+        raise InputError("is no file in the folders of this server", field=field, value=text, cure=cure)
+
+    def _found(self, text: str) -> Path | None:
+        """What a path names in the first of the folders that has it."""
         for folder in self.folders:
             try:
                 path = (folder / text).resolve()
-                inside = path.is_relative_to(folder.resolve())
-                there = inside and path.exists()
+                if path.is_relative_to(folder.resolve()) and path.exists():
+                    return path
             except (OSError, RuntimeError, ValueError):  # too long a name, a circle of links
                 continue
-            if there:
-                refuse_quoted(path, field)
-                return path
-        cure = "name a file in " + (" or ".join(map(str, self.folders)) or "a folder given by taylor mcp --folder")
-        raise InputError("is no file in the folders of this server", field=field, value=text, cure=cure)
+        return None
 
     def writable(self, text: str, field: str) -> Path:
         """Path of an output in the output folder.
@@ -100,6 +105,13 @@ class AgentPaths:
         if os.path.lexists(path):
             raise InputError("is there already", field=field, value=text, cure="name a file that is new")
         return path
+
+    def _script(self, text: str) -> str:
+        """Path of a file, with the arguments of a script that follow its name."""
+        name, space, arguments = text.partition(" ")
+        if not space or self._found(text) is not None:
+            return str(self.readable(text, "file"))
+        return f"{self.readable(name, 'file')} {arguments}"
 
     def _device(self, text: str) -> str:
         """Name of a device; a file's is its path."""

@@ -50,6 +50,7 @@ __all__ = [
     "size",
     "solve",
     "split_rl",
+    "started",
     "write",
 ]
 

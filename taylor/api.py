@@ -7,7 +7,8 @@ what no argument states. `docs/api.md` has examples.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search as search_space
+from taylor.parsers.named_model import model_as as own_shape
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
@@ -29,6 +31,8 @@ from taylor.parsers.stage_comment import rows_of
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
 from taylor.parsers.tables.generation import GenerationSpeed
 from taylor.parsers.tables.memory_profile import read_memory_profile
+from taylor.parsers.text.shell_start import ShellStart
+from taylor.parsers.text.shell_start import started as shell_started
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
@@ -79,6 +83,32 @@ def read(path: str | Path) -> TrainingConfig:
         When the file cannot be read, is of no known kind, or has wrong values.
     """
     return read_config(path)
+
+
+@contextmanager
+def started(
+    *, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, model_as: str | Path | None = None
+) -> Iterator[None]:
+    """Read the training files of the block as they are started.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Arguments of the script.
+    env : mapping of str to str, optional
+        Variables of its environment; those of this process are not read.
+    model_as : str or path, optional
+        Whose shape the model has that the file names, as a checkpoint of one's own: a registered model, or a
+        config.json or its folder.
+
+    Raises
+    ------
+    InputError
+        When no file that was read names a model for which `model_as` could stand.
+    """
+    start = ShellStart(tuple(map(str, arguments)) or None, {name: str(value) for name, value in (env or {}).items()})
+    with shell_started(start), own_shape(None if model_as is None else str(model_as)):
+        yield
 
 
 def evaluate(

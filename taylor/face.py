@@ -9,6 +9,7 @@ from taylor.api import search as search
 from taylor.api import size as size
 from taylor.api import solve as solve
 from taylor.api import split_rl as split_rl
+from taylor.api import started as started
 from taylor.api import write as write
 from taylor.base import shipped
 from taylor.base.errors import InfeasibleError as InfeasibleError

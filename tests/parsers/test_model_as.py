@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import taylor
 from taylor.base.errors import InputError
 from taylor.parsers.named_model import model_as
 from taylor.parsers.read import read_config
@@ -50,3 +51,13 @@ def test_a_wrong_name_and_a_file_with_sizes_of_its_own_are_refused(recipe: Path)
         read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
     with model_as(None):
         read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+
+
+def test_python_reads_a_file_with_the_same_words_from_outside(recipe: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text('torchrun --nproc_per_node $RANKS -m trl.scripts.sft --config "$1"\n', encoding="utf-8")
+    with taylor.started(arguments=[str(recipe)], env={"RANKS": "4"}, model_as="mistral-7b"):
+        config = taylor.read(script)
+    assert (config.model.name, config.strategy.world_size) == ("mistral-7b", 4)
+    with pytest.raises(InputError, match="no file names"), taylor.started(model_as="mistral-7b"):
+        taylor.read(ROOT / "config" / "pretrain_llama2_7b.yaml")

@@ -139,7 +139,8 @@ def test_an_output_outside_its_folder_is_refused(folder, tmp_path, text):
 
 def test_names_of_models_and_devices_that_are_paths_are_looked_up_in_the_folders(folder):
     paths = AgentPaths((folder,))
-    for field, text in (("model", "../m.json"), ("model", "/m"), ("device", "/etc/d.yaml"), ("stage_devices", "/a:1")):
+    elsewhere = {"model": "../m.json", "model_as": "/m", "device": "/etc/d.yaml", "stage_devices": "/a:1"}
+    for field, text in elsewhere.items():
         with pytest.raises(InputError) as refused:
             paths.settled({field: text})
         assert refused.value.field == field
@@ -201,6 +202,22 @@ def test_a_space_in_a_path_is_refused_as_such(folder, tmp_path):
     (tmp_path / "my folder").mkdir()
     with pytest.raises(InputError, match="--folder: has a space"):
         command.run(["--folder", str(tmp_path / "my folder")])
+
+
+def test_a_script_is_read_with_the_arguments_and_the_variables_of_the_question(folder, tmp_path):
+    text = (folder / SCRIPT).read_text().replace("TP=8\n", "TP=$1\n").replace("PP=", "PP=${OWN_PP:-1} #", 1)
+    (folder / "started.sh").write_text(text)
+    questions = AgentQuestions(AgentPaths((folder,)), tmp_path / "work")
+    (tmp_path / "work").mkdir()
+    asked = {"file": "started.sh 4", "env": {"OWN_PP": "8"}}
+    found = anyio.run(questions.answer, "evaluate", asked)
+    assert (found["strategy"]["tp"], found["strategy"]["pp"]) == (4, 8)
+    elsewhere = anyio.run(questions.answer, "evaluate", {**asked, "file": "../started.sh 4"})
+    assert elsewhere["field"] == "file" and "no file in the folders" in elsewhere["message"]
+    wrong = anyio.run(questions.answer, "evaluate", {**asked, "env": {"OWN PP": "8"}})
+    assert "OWN PP" in wrong["message"]
+    unused = anyio.run(questions.answer, "evaluate", {"model": "llama3-8b", "world_size": 8, "env": {"TP": "2"}})
+    assert "belong to a file" in unused["message"]
 
 
 def test_a_script_of_a_folder_takes_in_no_file_outside_it(folder, tmp_path):
