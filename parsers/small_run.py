@@ -142,6 +142,8 @@ class JobSizes:
         Stages of several chunks run in Megatron's order.
     weights : ShardedWeights or None
         Sharded weights; None where every data parallel rank has them whole.
+    misspelled : tuple of str
+        Entries of the file that are one letter from a known one, a sentence each.
     """
 
     own: RunSetting
@@ -157,6 +159,7 @@ class JobSizes:
     ranks_to_plan: int | None = None
     interleaves: bool = True
     weights: ShardedWeights | None = None
+    misspelled: tuple[str, ...] = ()
 
     @property
     def job_ranks(self) -> int:
@@ -209,6 +212,7 @@ def sizes_of(config: TrainingConfig, cure: str) -> JobSizes:
         1 if moe is None else moe.n_groups,
         batch=strategy.global_batch,
         interleaves=False,
+        misspelled=tuple(flag.sentence for flag in config.unmodelled if flag.meant),
     )
 
 

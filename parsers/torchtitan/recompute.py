@@ -29,7 +29,7 @@ def read_recompute(top: Fields, notes: list[str]) -> tuple[str | None, int]:
     if not re.fullmatch(r"[1-9]\d{0,4}", option):
         raise section.error("selective_ac_option", "must be op or a whole number", option)
     if int(option) > 1:
-        notes.append(f"every {option}th layer is recomputed: their number a chunk is taken, not their places")
+        notes.append(f"one in {option} layers is recomputed: their number a chunk is taken, not their places")
     return FULL, int(option)
 
 

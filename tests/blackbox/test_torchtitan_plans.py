@@ -109,3 +109,11 @@ def test_scripts_and_other_files_of_torchtitan_say_what_to_write_instead(tmp_pat
     (tmp_path / "own.toml").write_text('[model]\nname = "llama3"\nflavor = "8b_mine"\n[training]\nseq_len = 8192\n')
     with pytest.raises(InputError, match="flavour"):
         command.run([str(tmp_path / "own.toml"), *CARDS, "--dry"])
+
+
+def test_a_misspelt_entry_is_named_before_any_run_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n[parallelism]\n'
+                                "tensor_parallel_degre = 2\n")  # fmt: skip
+    command.run(["job.toml", *CARDS, "--world_size", "64", "--dry"])
+    assert "Is parallelism.tensor_parallel_degree meant?" in capsys.readouterr().err

@@ -202,6 +202,8 @@ def tune(options: TuneOptions) -> Tuned:
     """
     launcher = launcher_for(options.script)
     sizes = launcher.job_sizes(options.script)
+    for sentence in sizes.misspelled:
+        log.warning("%s: %s", options.script.name, sentence)
     _refuse_unknown(options, launcher.switches(options.script))
     if not options.dry:
         _refuse_start(launcher, options.script)
