@@ -101,8 +101,8 @@ def swept(root: Path, file: Path) -> Row:
             size_note(config) or "",
         )  # fmt: skip
     except (TaylorError, ValueError) as error:
-        told = str(error).replace(str(root), "")
-        return Row(name, refusal=told) if isinstance(error, TaylorError) else Row(name, crash=traceback.format_exc())
+        reason = str(error).replace(str(root), "")
+        return Row(name, refusal=reason) if isinstance(error, TaylorError) else Row(name, crash=traceback.format_exc())
     except Exception:
         return Row(name, crash=traceback.format_exc())
 

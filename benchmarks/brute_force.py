@@ -67,10 +67,10 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
     for split in _splits(problem, schedule):
         by_stage: list[list[tuple[Choice, ...]]] = []
         for s in range(problem.stages):
-            held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
-            if (s, held) not in stage_choices:
-                stage_choices[s, held] = _stage_choices(problem, schedule, s, held, modes)
-            by_stage.append(stage_choices[s, held])
+            by_chunk = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
+            if (s, by_chunk) not in stage_choices:
+                stage_choices[s, by_chunk] = _stage_choices(problem, schedule, s, by_chunk, modes)
+            by_stage.append(stage_choices[s, by_chunk])
         count = math.prod(map(len, by_stage))
         tried += count
         if tried > most_plans:
@@ -176,8 +176,8 @@ def with_unlike_stages(problem: PipelineProblem, rng: np.random.Generator) -> Pi
     S = problem.stages
     kinds = int(rng.integers(2, 4)) if rng.random() < 0.7 else S
     of = np.sort(rng.integers(0, kinds, S)) if rng.random() < 0.5 else rng.integers(0, kinds, S)
-    slowness, room = np.round(rng.uniform(0.4, 2.5, kinds), 3), rng.uniform(0.75, 1.4, kinds)
-    limits = np.round(np.array(problem.limit_mib) * room[of], 1)
+    slowness, shares = np.round(rng.uniform(0.4, 2.5, kinds), 3), rng.uniform(0.75, 1.4, kinds)
+    limits = np.round(np.array(problem.limit_mib) * shares[of], 1)
     return problem.replace(slowness=tuple(slowness[of].tolist()), limit_mib=tuple(limits.tolist()))
 
 
@@ -419,14 +419,14 @@ def with_lenders(problem: PipelineProblem, rng: np.random.Generator) -> Pipeline
         lends = np.flatnonzero(rng.random(S) < 0.5).tolist() or [S - 1]
         lenders = [-1 if s in lends else int(rng.choice(lends)) for s in range(S)]
     ruled = tuple((mode, most) for mode, most in problem.uniform_recompute if not lending.get(mode))
-    room = np.where(np.array(lenders) < 0, rng.uniform(0.9, 1.8, S), rng.uniform(0.7, 1.1, S))
+    shares = np.where(np.array(lenders) < 0, rng.uniform(0.9, 1.8, S), rng.uniform(0.7, 1.1, S))
     return problem.replace(
         kinds=kinds,
         uniform_recompute=ruled,
         stage_times=times,
         lenders=tuple(lenders),
         lent_limit_mib=(round(float(rng.uniform(10, 200)), 1),) * S if rng.random() < 0.2 else (),
-        limit_mib=tuple(np.round(np.array(problem.limit_mib) * room, 1).tolist()),
+        limit_mib=tuple(np.round(np.array(problem.limit_mib) * shares, 1).tolist()),
     )
 
 
@@ -448,8 +448,8 @@ def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: in
         split = splits[int(rng.integers(len(splits)))]
         by_stage = []
         for s in range(problem.stages):
-            held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
-            by_stage.append(_stage_choices(problem, schedule, s, held, modes))
+            by_chunk = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
+            by_stage.append(_stage_choices(problem, schedule, s, by_chunk, modes))
         if not all(by_stage):
             continue
         allowed = np.arange(math.prod(map(len, by_stage)))
@@ -510,12 +510,12 @@ def _stage_choices(
     problem: PipelineProblem,
     schedule: Schedule,
     s: int,
-    held: tuple[tuple[int, ...], ...],
+    by_chunk: tuple[tuple[int, ...], ...],
     modes: list[str],
 ) -> list[tuple[Choice, ...]]:
     """Every recompute of a stage's chunks that fits its memory, as one `Choice` an interleave."""
     options = []
-    for v, counts in enumerate(held):
+    for v, counts in enumerate(by_chunk):
         total = sum(counts)
         options.append(
             [
@@ -576,7 +576,7 @@ def _peaks(
     """Peak memory of the device (`side` 0), its host (1) or its lender (2) under every combination of the chunks'
     options."""
     moments = _moments(problem, schedule, s)
-    whole: Any = problem.static_mib[s] + _held_once(problem, schedule, s) if side == 0 else 0.0
+    whole: Any = problem.static_mib[s] + _kept_once(problem, schedule, s) if side == 0 else 0.0
     kept: list[NDArray[np.float64]] = []
     for v, of_chunk in enumerate(options):
         across = tuple(-1 if axis == v else 1 for axis in range(len(options)))
@@ -598,11 +598,11 @@ def _moments(problem: PipelineProblem, schedule: Schedule, s: int) -> set[tuple[
     return moments
 
 
-def _held_once(problem: PipelineProblem, schedule: Schedule, s: int) -> float:
+def _kept_once(problem: PipelineProblem, schedule: Schedule, s: int) -> float:
     """MiB that the pinned kinds of a stage hold once, those named alike up to a # together."""
-    held = [kind for v in range(problem.interleaves) for kind in _pinned(problem, schedule, v, s)]
-    names = {kind.name.split("#")[0] for kind in held}
-    return float(sum(max(kind.shared_mib for kind in held if kind.name.split("#")[0] == name) for name in names))
+    by_chunk = [kind for v in range(problem.interleaves) for kind in _pinned(problem, schedule, v, s)]
+    names = {kind.name.split("#")[0] for kind in by_chunk}
+    return float(sum(max(kind.shared_mib for kind in by_chunk if kind.name.split("#")[0] == name) for name in names))
 
 
 def _memory(
@@ -636,7 +636,7 @@ def lenders_hold(
         }
         table = np.array([[known[v, one] for v, one in enumerate(choice)] for choice in choices])
         peaks = table[:, :, :, 0].sum(axis=1) + np.einsum("nvk,mv->nmk", table[:, :, :, 1], moments).max(axis=1)
-        own = (problem.static_mib[s] + _held_once(problem, schedule, s) + peaks[:, 0]).reshape(across)
+        own = (problem.static_mib[s] + _kept_once(problem, schedule, s) + peaks[:, 0]).reshape(across)
         lent = peaks[:, 2].reshape(across)
         needs[s] = needs[s] + own
         lender = problem.lenders[s]
@@ -747,8 +747,8 @@ def _alone(
     v, s, other = task
     if problem.pairing is None or direction == WEIGHT_GRADIENT:
         return 0.0
-    held = [[kind for kind, n in zip(problem.kinds, one, strict=False) for _ in range(n)] for one in choice]
-    own, theirs = held[v], held[other] if other >= 0 else []
+    by_chunk = [[kind for kind, n in zip(problem.kinds, one, strict=False) for _ in range(n)] for one in choice]
+    own, theirs = by_chunk[v], by_chunk[other] if other >= 0 else []
     exposed = [kind.exposed_backward if direction == BACKWARD else kind.exposed_forward for kind in own]
     if problem.pairing.positions is not None:
         empty = problem.pairing.positions - len(theirs)  # they come first on the way back

@@ -114,11 +114,11 @@ def main() -> int:
             })  # fmt: skip
     print(pd.DataFrame(lines).to_string(index=False, float_format=lambda value: f"{value:.1f}"))
     for one in sets if options.single else ():
-        told = singles(one)
-        better = sum(after < before for _, before, after in told)
-        before, after = median(errors[1] for errors in told), median(errors[2] for errors in told)
+        compared = singles(one)
+        better = sum(after < before for _, before, after in compared)
+        before, after = median(errors[1] for errors in compared), median(errors[2] for errors in compared)
         print(
-            f"{one.name}: one run alone is better than none for {better} of {len(told)} runs; median error of the "
+            f"{one.name}: one run alone is better than none for {better} of {len(compared)} runs; median error of the "
             f"others {100 * before:.1f} % by the register, {100 * after:.1f} % by it"
         )
     return 0

@@ -182,7 +182,7 @@ def main() -> None:
         write_runs(measured_on, [fresh.get(run.name, run) for run in runs])
         chosen = list(fresh.values())
     print(", ".join(measured_on.values()))
-    print(f"{'job':38s} {'measured':>9s} {'reserved':>9s} {'closed form':>12s} {'dry-run':>9s}")
+    print(f"{'job':38s} {'measured':>9s} {'reserved':>9s} {'analytical':>12s} {'dry-run':>9s}")
     errors: dict[str, list[tuple[float, float]]] = {FSDP: [], ONE_CARD: []}
     for run, closed, dry in compared(chosen):
         errors[run.group].append((abs(closed), abs(dry)))
@@ -194,7 +194,7 @@ def main() -> None:
                 f"{100 * median(each):.2f} % in the middle, {100 * max(each):.1f} at most"
                 for each in zip(*found, strict=True)
             )
-            print(f"{group}: closed form {of_closed}; dry-run {of_dry}")
+            print(f"{group}: analytical model {of_closed}; dry-run {of_dry}")
 
 
 if __name__ == "__main__":

@@ -64,11 +64,11 @@ class Measured(train.Trainer):  # type: ignore[misc]
         began = time.perf_counter()
         super().train_step(data)
         torch.cuda.synchronize()
-        seconds, held = time.perf_counter() - began, torch.cuda.memory_stats()
+        seconds, memory = time.perf_counter() - began, torch.cuda.memory_stats()
         self.steps.append(
             {
-                "active_mib": round(held["active_bytes.all.peak"] / MIB),
-                "reserved_mib": round(held["reserved_bytes.all.peak"] / MIB),
+                "active_mib": round(memory["active_bytes.all.peak"] / MIB),
+                "reserved_mib": round(memory["reserved_bytes.all.peak"] / MIB),
                 "step_ms": round(1e3 * seconds, 1),
             }
         )

@@ -63,8 +63,8 @@ def _groups(parser: CommandParser, *, general: bool) -> list[tuple[str, list[arg
     """Title and flags of each group that has any; the general one, or all others."""
     # argparse has no public way to ask a parser for its groups.
     groups = [(group.title or "", list(group._group_actions)) for group in parser._action_groups]
-    told = [group for group in groups if group[1] and group[0] not in ("options", "positional arguments")]
-    return [group for group in told if (group[0] == GENERAL) == general]
+    shown = [group for group in groups if group[1] and group[0] not in ("options", "positional arguments")]
+    return [group for group in shown if (group[0] == GENERAL) == general]
 
 
 def _table(actions: list[argparse.Action]) -> list[str]:

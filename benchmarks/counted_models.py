@@ -43,12 +43,12 @@ class Outcome:
     ----------
     kind : str
         ``equal``, ``differs``, ``refused`` (by the reader) or ``unbuilt`` (transformers takes no such values).
-    told : str
+    reason : str
         The difference, or the reason.
     """
 
     kind: str
-    told: str = ""
+    reason: str = ""
 
 
 def _one(*choices: Any) -> Callable[[random.Random], Any]:
@@ -225,8 +225,8 @@ def main(arguments: list[str] | None = None) -> int:
         total += counts
         print(f"{model_type:22} " + "  ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
         for kind in ("differs", "refused", "unbuilt"):
-            for told, times in Counter(each.told for each in outcomes if each.kind == kind).most_common(3):
-                print(f"    {kind} {times} x {told}")
+            for reason, times in Counter(each.reason for each in outcomes if each.kind == kind).most_common(3):
+                print(f"    {kind} {times} x {reason}")
     print("all: " + "  ".join(f"{kind} {count}" for kind, count in sorted(total.items())))
     return 1 if total["differs"] else 0
 

@@ -65,11 +65,11 @@ CASES = (
         "The bubble's parts add up: what the schedule cannot avoid, uneven stages, recompute and exposed transfers.",
     ),
     Case(
-        "How many layers should each stage hold?",
+        "How many layers should each stage have?",
         "Llama 3 70B on 32 H100 with two virtual stages, by its Megatron-LM script.",
         "taylor solve config/pretrain_llama3_70b.sh --device h100-80g -vpp 2 -t 60 -check n -o solved.sh",
         rf"{TABLE}|^ *(step|bubble|verdict):",
-        "The first and the last chunk hold fewer layers, as embedding and head take time. The plan is proven optimal.",
+        "The first and the last chunk have fewer layers, as embedding and head take time. The plan is proven optimal.",
     ),
     Case(
         "How do I start a training without any file?",

@@ -45,7 +45,7 @@ def chosen_recipes(doc: str | None, arguments: list[str] | None) -> Chosen:
     parser.add_argument("folder", nargs="?", type=Path, default=RECIPES)
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
     parser.add_argument("--margin", type=_margin, default=MemoryMargin(), help="MiB that each device keeps free")
-    parser.add_argument("--only", default="", help="recipes whose name holds this text")
+    parser.add_argument("--only", default="", help="recipes with this text in their name")
     return parser.parse_args(arguments, Chosen())
 
 

@@ -115,9 +115,9 @@ def drawn_rows(
         dp, zero, again = shapes[i]
         strategy = LayerStrategy(tp=4 // dp, dp=dp, zero=zero, recompute=again)
         f, b, tail, states, activation = rng.uniform((1, 1, 0, 1, 0.5), (2, 4, 3, 10, 5))
-        held = float(rng.uniform(0, 8)) if working else 0.0
+        amounts = float(rng.uniform(0, 8)) if working else 0.0
         rows[strategy] = CostRow(
-            f, b, tail, states, activation, kind, strategy, Layout.of(strategy, False), working_mib=held
+            f, b, tail, states, activation, kind, strategy, Layout.of(strategy, False), working_mib=amounts
         )
     return rows
 
@@ -167,12 +167,12 @@ def divisions(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
         yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, layers)))
 
 
-Held = tuple[tuple[int, ...], Layout, float]
+Kept = tuple[tuple[int, ...], Layout, float]
 """Layers of a chunk by choice, the layout that it leaves, and what its changes of layout cost."""
 
 
 @compiled
-def every_plan(begin, end_layout, contents, memory, departure, handover, places, alive, room, graph, times, best):  # type: ignore[no-untyped-def]
+def every_plan(begin, end_layout, contents, memory, departure, handover, places, alive, free_mib, graph, times, best):  # type: ignore[no-untyped-def]
     """The least step of all selections of one content a chunk that fit, s, or `best` where none is shorter.
 
     Parameters
@@ -187,7 +187,7 @@ def every_plan(begin, end_layout, contents, memory, departure, handover, places,
         The layout that it leaves.
     places : int64 [K, 2]
         Virtual stage and stage of each chunk.
-    alive, room : int64 [S, P, V], float64 [S, P]
+    alive, free_mib : int64 [S, P, V], float64 [S, P]
         Micro-batches alive together on a stage, and the free memory for layers then, MiB.
     graph : tuple
         Arguments of `sweep`.
@@ -217,7 +217,7 @@ def every_plan(begin, end_layout, contents, memory, departure, handover, places,
                 for j in range(k + 1):
                     if places[j, 1] == s:
                         need += memory[now[j], alive[s, p, places[j, 0]]]
-                fits = fits and need <= room[s, p]
+                fits = fits and need <= free_mib[s, p]
             if not fits:
                 continue
         times[v * stages + s] = contents[i, 0]
@@ -267,7 +267,7 @@ class BruteForce:
             if end is not None:
                 need[s] += end.states_mib + self.alive[s, :, v] * end.activation_mib
                 self.times[self.graph.tail(int(s))] += end.tail_s
-        self.room = case.job.limit_mib + 1e-6 - whole(need)
+        self.free_mib = case.job.limit_mib + 1e-6 - whole(need)
         tasks = self.graph.graph
         ended = np.empty(len(tasks.before) + 1)
         self.sweep = (tasks.before, tasks.needed, tasks.task_class, self.graph.edge_class, tasks.last, ended)
@@ -288,7 +288,7 @@ class BruteForce:
             best = self._best_of(division, best)
         return best
 
-    def _chunk(self, start: int, layers: int, arrival: Layout) -> list[Held]:
+    def _chunk(self, start: int, layers: int, arrival: Layout) -> list[Kept]:
         """All contents of a chunk that begins with a layer."""
         found: dict[tuple[tuple[int, ...], Layout], float] = {((0,) * len(self.rows), arrival): 0.0}
         for kind in self.kind_of[start : start + layers]:
@@ -307,7 +307,7 @@ class BruteForce:
     def _best_of(self, division: tuple[int, ...], best: float) -> float:
         """The least step of one division's plans, or that known before."""
         begin = np.zeros((len(division), len(self.layouts) + 1), dtype=np.int64)
-        every: list[Held] = []
+        every: list[Kept] = []
         extra: list[tuple[float, float]] = []
         for k, layers in enumerate(division):
             end = self.ends[k]
@@ -319,17 +319,17 @@ class BruteForce:
                     extra.append((half, half) if end is None else (half + end.forward_s, half + end.backward_s))
                     every.append((counts, layout, cost))
             begin[k, -1] = len(every)
-        held = np.array([each[0] for each in every])
-        costs = held @ self.costs
+        amounts = np.array([each[0] for each in every])
+        costs = amounts @ self.costs
         costs[:, :2] += np.array(extra)
-        working = np.where(held > 0, self.working, 0.0).max(axis=1)
+        working = np.where(amounts > 0, self.working, 0.0).max(axis=1)
         contents = np.column_stack((costs, working))
         departure = np.array([self.layouts.index(each[1]) for each in every])
         at = self.layouts.index(self.end)
         return float(
             every_plan(
-                begin, at, contents, held @ self.memory, departure, self.handover, self.places, self.alive,
-                self.room, self.sweep, self.times.copy(), best,
+                begin, at, contents, amounts @ self.memory, departure, self.handover, self.places, self.alive,
+                self.free_mib, self.sweep, self.times.copy(), best,
             )
         )  # fmt: skip
 

@@ -74,8 +74,8 @@ def checker(first: int, count: int) -> Result:
         if found.plan is None:
             continue
         plans += 1
-        told = check_plan(case.job, found.plan, case.costs, claimed_s=found.step_s).faults
-        faults += [f"case {seed}: {fault}" for fault in told]
+        violations = check_plan(case.job, found.plan, case.costs, claimed_s=found.step_s).faults
+        faults += [f"case {seed}: {fault}" for fault in violations]
         if found.bound_s > found.step_s * (1 + 1e-9):
             faults.append(f"case {seed}: the bound {found.bound_s!r} is above the step {found.step_s!r}")
     return {"cases": count, "plans": plans, "faults": faults}

@@ -341,18 +341,18 @@ def kendall(runs: Iterable[MeasuredRun]) -> dict[str, tuple[float, float]]:
     found = {}
     for name in dict.fromkeys(run.group for run in every):
         mine = pd.DataFrame({
-            "told": [run.predicted_ms for run in every if run.group == name],
+            "predicted": [run.predicted_ms for run in every if run.group == name],
             "measured": [run.measured_ms for run in every if run.group == name],
         })  # fmt: skip
-        best = mine.groupby("told")["measured"].transform("mean")
-        tau, most = (float(kendalltau(each, mine["measured"]).statistic) for each in (mine["told"], best))
+        best = mine.groupby("predicted")["measured"].transform("mean")
+        tau, most = (float(kendalltau(each, mine["measured"]).statistic) for each in (mine["predicted"], best))
         found[name] = tau, most
     return found
 
 
 def main() -> int:
     """Print the summary, and every row when asked to; 1 where a file is refused."""
-    parser = argparse.ArgumentParser(description="memory told beside published runs")
+    parser = argparse.ArgumentParser(description="memory predicted beside published runs")
     parser.add_argument("folder", type=Path, nargs="?", default=MEASURED)
     parser.add_argument("--rows", action="store_true", help="print every run too")
     parser.add_argument("--source_flags", action="store_true", help="add the flags that a run's source names")
@@ -380,7 +380,7 @@ def show(runs: Sequence[MeasuredRun], refused: Iterable[str], *, rows: bool) -> 
     print(steps.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
     for what, figure in (("peaks", PEAK), ("steps", STEP)):
         known = known_error(runs, figure)
-        print(f"nine of ten {what} lie {-100 * known.below:+.1f} to {100 * known.above:+.1f} % from the told one")
+        print(f"nine of ten {what} lie {-100 * known.below:+.1f} to {100 * known.above:+.1f} % from the predicted one")
     print(f"neighbours: in the right order from {100 * neighbour_error(runs):.1f} % on")
     plain, within = growth_with_distance(runs)
     print(f"errors of steps and distance to the nearest run of another set: {plain:.2f}, within sets {within:.2f}")

@@ -63,8 +63,8 @@ class Clone:
         with tarfile.open(fileobj=io.BytesIO(self._git("archive", "HEAD", "*.py"))) as archive:
             for member in archive:
                 if member.isfile() and member.name.endswith(".py") and re.fullmatch(pattern, member.name):
-                    held = archive.extractfile(member)
-                    yield "" if held is None else held.read().decode("utf-8", "replace")
+                    content = archive.extractfile(member)
+                    yield "" if content is None else content.read().decode("utf-8", "replace")
 
     def _git(self, *words: str) -> bytes:
         return subprocess.run(["git", "-C", str(self.path), *words], capture_output=True, check=True).stdout

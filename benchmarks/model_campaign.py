@@ -124,8 +124,8 @@ def main() -> int:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     known: list[dict[str, str]] = []
     if args.output.is_file():
-        with args.output.open(newline="") as held:
-            known = list(csv.DictReader(held))
+        with args.output.open(newline="") as stream:
+            known = list(csv.DictReader(stream))
     done = {tuple(row[name] for name in FIELDS[:3]) for row in known}
     with args.output.open("a", newline="") as file:
         table = csv.DictWriter(file, FIELDS)

@@ -74,7 +74,7 @@ INPUT = """([name, value]) => new Promise((resolve) => {
   slider.dispatchEvent(new Event("input"));
 })"""
 
-FIRST_PLAN = """() => told && (told.state === "done" || Boolean(told.progress && told.progress.step))"""
+FIRST_PLAN = """() => jobState && (jobState.state === "done" || Boolean(jobState.progress && jobState.progress.step))"""
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def first_plan_seconds(page: Page) -> float:
     took = time.perf_counter() - began
     if page.is_visible("#stop"):
         page.click("#stop")
-    page.wait_for_function("() => told.state === 'done'", timeout=120_000)
+    page.wait_for_function("() => jobState.state === 'done'", timeout=120_000)
     return took
 
 

@@ -71,10 +71,10 @@ def _hidden(problem: PipelineProblem, plan, place: int, v: int, s: int) -> tuple
     forward += problem.embedding_forward * (place == 0) + problem.head_forward * (place == 2 * problem.stages - 1)
     again = 0.0
     for mode in (FULL, SELECT):
-        held = plan.recompute_by_kind()
+        recomputed = plan.recompute_by_kind()
         for kind in problem.kinds:
-            if mode in held.get(kind.name, {}):
-                again += problem.recompute_ratio.get(mode, 0.0) * kind.forward * held[kind.name][mode][v][s]
+            if mode in recomputed.get(kind.name, {}):
+                again += problem.recompute_ratio.get(mode, 0.0) * kind.forward * recomputed[kind.name][mode][v][s]
     weight = problem.weight_gradient_share * problem.backward_ratio * forward
     return forward, problem.backward_ratio * forward - weight + again, weight
 

@@ -198,7 +198,7 @@ import calculon
 from calculon.llm import Llm
 from calculon.system import System
 from calculon.io import read_json_file
-folder, told = Path(sys.argv[1]) / "systems", []
+folder, predicted = Path(sys.argv[1]) / "systems", []
 for case in json.load(sys.stdin):
     try:
         model = Llm(Llm.Application(case["application"]), logging.getLogger("calculon"))
@@ -208,10 +208,10 @@ for case in json.load(sys.stdin):
         system = System(system)
         model.compile(system, Llm.Execution.from_json(case["execution"]))
         model.run(system)
-        told.append(1e3 * model.get_total_time())
+        predicted.append(1e3 * model.get_total_time())
     except (AssertionError, Llm.Error) as error:
-        told.append(str(error) or type(error).__name__)
-json.dump(told, sys.stdout)
+        predicted.append(str(error) or type(error).__name__)
+json.dump(predicted, sys.stdout)
 """
 
 
@@ -245,7 +245,7 @@ from llm_analysis.config import (
     ModelConfig, ParallelismConfig, get_dtype_config_by_name, get_gpu_config_by_name
 )
 logging.disable(logging.CRITICAL)
-out, sys.stdout, told = sys.stdout, sys.stderr, []
+out, sys.stdout, predicted = sys.stdout, sys.stderr, []
 for case in json.load(sys.stdin):
     try:
         analysis = LLMAnalysis(
@@ -256,10 +256,10 @@ for case in json.load(sys.stdin):
             **case["training"], activation_recomputation=ActivationRecomputation[case["recompute"]],
             ds_zero=DSZeRO[case["zero"]],
         )
-        told.append(1e3 * found["latency_per_iter"])
+        predicted.append(1e3 * found["latency_per_iter"])
     except (AssertionError, ValueError, KeyError, TypeError) as error:
-        told.append(str(error) or type(error).__name__)
-json.dump(told, out)
+        predicted.append(str(error) or type(error).__name__)
+json.dump(predicted, out)
 """
 
 
@@ -289,7 +289,7 @@ class Peer:
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise ValueError(f"{folder}: this copy of {self.name} does not run: {last}; give the folder of its sources")
-        return [told if isinstance(told, str) else float(told) for told in json.loads(done.stdout)]
+        return [predicted if isinstance(predicted, str) else float(predicted) for predicted in json.loads(done.stdout)]
 
 
 CALCULON = Peer("Calculon", _CALCULON, _calculon_case)
@@ -304,7 +304,7 @@ class Beside:
     group: str
     file: str
     measured: float
-    told: float
+    predicted: float
     peer: float
 
 
@@ -324,18 +324,18 @@ def steps_beside(runs: Iterable[MeasuredRun], peer: Peer, folder: Path) -> tuple
         for run in runs
         if run.measured_ms is not None and run.config is not None and run.device in DEVICES and is_gpt(run.config)
     ]
-    told = peer.steps_ms(folder, [(config, run.device) for run, config in mine])
+    predicted = peer.steps_ms(folder, [(config, run.device) for run, config in mine])
     rows = [
         Beside(run.group, run.file, run.measured_ms or math.nan, run.predicted_ms or math.nan, found)
-        for (run, _), found in zip(mine, told, strict=True)
+        for (run, _), found in zip(mine, predicted, strict=True)
         if not isinstance(found, str)
     ]
-    return rows, {run.file: found for (run, _), found in zip(mine, told, strict=True) if isinstance(found, str)}
+    return rows, {run.file: found for (run, _), found in zip(mine, predicted, strict=True) if isinstance(found, str)}
 
 
 def summary(rows: Sequence[Beside], peer: str) -> pd.DataFrame:
     """One line a set and one for all: median and largest error of both in %, raw and after one scale a set, Kendall."""
-    figures: dict[str, Callable[[Beside], float]] = {"Taylor": lambda row: row.told, peer: lambda row: row.peer}
+    figures: dict[str, Callable[[Beside], float]] = {"Taylor": lambda row: row.predicted, peer: lambda row: row.peer}
     lines = []
     for name in [*dict.fromkeys(row.group for row in rows), "all"]:
         mine = [row for row in rows if name in (row.group, "all")]

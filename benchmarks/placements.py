@@ -50,10 +50,12 @@ def random_chunks(rng: np.random.Generator) -> ChunkTasks:
         times[:, -1] += rng.integers(0, 4)
     kept, states = rng.integers(1, 4, chunks).astype(float), rng.integers(0, 3, chunks).astype(float)
     ends = rng.integers(0, 3, 2).astype(float)
-    room = (kept.sum() / stages) * rng.uniform(1.0, 2.5 if rng.random() < 0.7 else 9.0) + states.sum() / stages + 3
-    free = np.full((2, stages), room)
-    free[0, 0], free[0, -1] = room - ends[0], room - ends[1]
-    free[1, 0] = room - ends.sum()
+    free_there = (
+        (kept.sum() / stages) * rng.uniform(1.0, 2.5 if rng.random() < 0.7 else 9.0) + states.sum() / stages + 3
+    )
+    free = np.full((2, stages), free_there)
+    free[0, 0], free[0, -1] = free_there - ends[0], free_there - ends[1]
+    free[1, 0] = free_there - ends.sum()
     tail = np.full((2, stages), float(rng.integers(0, 2)))
     lag = rng.integers(0, 3, chunks - 1).astype(float)
     return ChunkTasks(stages, micro_batches, times.astype(float), lag, states, kept, free, tail)
@@ -229,7 +231,7 @@ def compare_recipes(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=RECIPES)
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds of a recipe")
-    parser.add_argument("--only", default="", help="recipes whose name holds this text")
+    parser.add_argument("--only", default="", help="recipes with this text in their name")
     chosen = parser.parse_args(arguments)
     worse, known = 0, set()
     for row, config in chain(recipe_configs(chosen.folder), mlperf_configs(chosen.folder)):

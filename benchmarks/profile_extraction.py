@@ -45,14 +45,14 @@ def random_run(
         vpp = 2
     chunks = stages * vpp
     order = chunk_order(stages, vpp, spec.v_shape)
-    held = generator.integers(1, 4, chunks)
-    total = int(held.sum())
+    counts = generator.integers(1, 4, chunks)
+    total = int(counts.sum())
     dense = int(generator.integers(1, max(2, total // 2))) if generator.random() < 0.6 else 0
     mtp = int(generator.random() < 0.2)
     kinds = [kind for kind, count in ((DENSE, dense), (MOE, total - dense), (MTP, mtp)) if count]
     grids = {kind: np.zeros((vpp, stages), dtype=int) for kind in kinds}
     left = dense
-    for (v, s), count in zip(order, held, strict=True):
+    for (v, s), count in zip(order, counts, strict=True):
         first = min(left, int(count))
         left -= first
         if dense:
@@ -62,7 +62,7 @@ def random_run(
         grids[MTP][order[-1]] = 1
     share = generator.choice([0.0, 0.5, 1.0], p=[0.15, 0.7, 0.15])
     full = np.zeros((vpp, stages), dtype=int)
-    for (v, s), count in zip(order, held, strict=True):
+    for (v, s), count in zip(order, counts, strict=True):
         full[v, s] = int(count) if share == 1.0 else int(generator.integers(0, count + 1)) if share else 0
     if share == 1.0 and mtp:
         full[order[-1]] += 1

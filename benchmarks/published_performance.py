@@ -154,10 +154,10 @@ def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None
         overlap_tensor=row["base"] in OVERLAPS_TENSOR and row["system"] == "DGX-H100",
     )
     share = {FULL: int(whole[1]) / model.n_layers} if whole else {SELECT: 1.0} if recomputed else None
-    told = float(step_ms(model, strategy, rules, device, share, balanced=True))
+    predicted = float(step_ms(model, strategy, rules, device, share, balanced=True))
     plan = f"{row['gpus']} x {row['precision']} gbs{samples} tp{tp} pp{pp} vp{vpp} ep{ep} mbs{mbs} fsdp{sharded}"
     job = (model, strategy, rules, device)
-    return PublishedStep(row["system"], row["model"], plan, told, float(row["step_ms"]), MODELS[row["base"]], job)
+    return PublishedStep(row["system"], row["model"], plan, predicted, float(row["step_ms"]), MODELS[row["base"]], job)
 
 
 def _graphed(notes: str, dropping: bool) -> tuple[str, ...]:
@@ -185,19 +185,19 @@ def summary(steps: Iterable[PublishedStep]) -> list[str]:
         tau = order_of_plans(mine)
         size = median(abs(step.error) for step in mine)
         plans, models = len({(step.model, step.plan) for step in mine}), len({step.model for step in mine})
-        told = f"{len(mine)} rows, {plans} plans, {models} models"
-        lines.append(f"{system:<10} {told}: median error {size:.1%}, Kendall {tau:.3f}")
+        predicted = f"{len(mine)} rows, {plans} plans, {models} models"
+        lines.append(f"{system:<10} {predicted}: median error {size:.1%}, Kendall {tau:.3f}")
     return lines
 
 
 def order_of_plans(steps: Iterable[PublishedStep]) -> float:
     """Kendall's tau between the predicted and measured steps of one system's plans."""
     measured: dict[tuple[str, str], list[float]] = {}
-    told: dict[tuple[str, str], float] = {}
+    predicted: dict[tuple[str, str], float] = {}
     for step in steps:
         measured.setdefault((step.model, step.plan), []).append(step.measured_ms)
-        told[step.model, step.plan] = step.predicted_ms
-    return float(kendalltau(list(told.values()), [median(measured[plan]) for plan in told]).statistic)
+        predicted[step.model, step.plan] = step.predicted_ms
+    return float(kendalltau(list(predicted.values()), [median(measured[plan]) for plan in predicted]).statistic)
 
 
 def main() -> int:
@@ -213,8 +213,8 @@ def main() -> int:
     steps = published_steps(args.file)
     if args.rows:
         for step in steps:
-            told = f"{step.predicted_ms:9.0f} of {step.measured_ms:9.0f} ms {step.error:+7.1%}"
-            print(f"{step.system:<10} {step.model:<26} {step.plan:<58} {told}")
+            predicted = f"{step.predicted_ms:9.0f} of {step.measured_ms:9.0f} ms {step.error:+7.1%}"
+            print(f"{step.system:<10} {step.model:<26} {step.plan:<58} {predicted}")
     print("\n".join(summary(steps)))
     return 0
 

@@ -112,7 +112,7 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
         for k, (of, n) in enumerate(runs)
     )
     weight = sum(kind.count * (kind.layer_mib + 0.6 * stages * kind.activation_mib[NONE]) for kind in kinds) / stages
-    room = float(weight * (rng.uniform(0.75, 1.3) if rng.random() < 0.7 else 4.0))
+    margin = float(weight * (rng.uniform(0.75, 1.3) if rng.random() < 0.7 else 4.0))
     name = "1f1b" if interleaves == 1 else str(rng.choice(["interleaved", "megatron-interleaved"], p=[0.8, 0.2]))
     micro_batches = int(rng.integers(1, 4)) * stages if name == "megatron-interleaved" else int(rng.integers(1, 9))
     problem = PipelineProblem(
@@ -121,7 +121,7 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
         micro_batches,
         kinds,
         tuple(np.round(rng.uniform(0, 40, stages), 1).tolist()),
-        (round(room + 40, 1),) * stages,
+        (round(margin + 40, 1),) * stages,
         ScheduleSpec(name, bool(rng.integers(2))),
         backward_ratio=round(float(rng.uniform(1, 3)), 3),
         recompute_ratio={mode: round(float(rng.uniform(0.1, 1.2)), 3) for mode in modes},

@@ -48,8 +48,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
 HEAD = """# Published recipes and the best plan
 
 How far the layout of a published training recipe (NVIDIA's Megatron-Bridge; MLPerf's Llama 3.1 405B and DeepSeek-V3) is
-from the best one. Each recipe with several stages is solved from its own plan, in the precision and on the device of
-its published figure, with memory and times estimated: layers by stage and interleave, and recompute, in the recipe's
+from the best one. Each recipe with several stages is solved from the plan in it, in the precision and on the device of
+its published figure, with memory and times estimated: layers by stage and chunk, and recompute, in the recipe's
 own order of tasks. Both plans of a row stand on the same estimate. Plans may use all memory of a device (`--risk 0`),
 as layouts are compared, not verdicts.
 
@@ -65,7 +65,7 @@ Written by `make recipes`: {workers} processes, at most {limit:g} s a recipe; {s
 
 
 LABELS = "recipe", "device", "shape"
-FIGURES = "own plan", "first plan", "best", "gap", "seconds", "own above best"
+FIGURES = "plan in the file", "first plan", "best", "gap", "seconds", "the file's above best"
 """Columns of the table on the screen, before the goals that were missed."""
 
 FIRST_WITHIN = 1.0
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=RECIPES)
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", default="", help="recipes whose name holds this text")
+    parser.add_argument("--only", default="", help="recipes with this text in their name")
     parser.add_argument("--devices", nargs="+", help="devices of the register in place of each figure's own, or all")
     parser.add_argument("--risk", type=float, help="of a peak over the limit; 0: plans may use all memory")
     parser.add_argument("--page", action="store_true", help=f"write the table of docs/{PAGE.name}")

@@ -100,9 +100,9 @@ def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         device = registry.device(row["system"])
-        told = planned_step_ms(config, device)
+        predicted = planned_step_ms(config, device)
         peak, limit = max(stage.total for stage in stages), config.memory_limit_mib(device)
-        found.append(Recipe(row["script"], row["precision"], peak, limit, told, float(row["step_ms"])))
+        found.append(Recipe(row["script"], row["precision"], peak, limit, predicted, float(row["step_ms"])))
     return found
 
 

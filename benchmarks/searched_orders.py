@@ -33,10 +33,10 @@ def random_case(rng: np.random.Generator, interleaves: int, most: int, stages: i
         times = np.repeat(rng.integers(1, 4, size=(3, 1)).repeat(V, axis=0), S, axis=1)
     kept = rng.integers(1, 4, size=(V, S)).astype(np.float64)
     lags, tail = rng.integers(0, 2, size=S * V - 1), rng.integers(0, 2, size=S).astype(np.float64)
-    room = kept.sum(axis=0) * rng.integers(1, 2 * S + 1, size=S)
+    limits = kept.sum(axis=0) * rng.integers(1, 2 * S + 1, size=S)
     schedule = build_schedule(ScheduleSpec(name), S, V, m)
     arrival = np.ascontiguousarray(edge_lags(schedule, lags.tolist()).T)
-    return OrderProblem(schedule, times.astype(np.float64), arrival, tail, kept, room + 1e-6)
+    return OrderProblem(schedule, times.astype(np.float64), arrival, tail, kept, limits + 1e-6)
 
 
 def least_step(tasks: OrderProblem, horizon: int, seconds: float = 120.0) -> tuple[float, float]:

@@ -86,8 +86,8 @@ def fitted(runs: Sequence[Short]) -> tuple[float, float]:
 
     def errors(found: NDArray[np.float64]) -> NDArray[np.float64]:
         us, step = (float(value) for value in found)
-        told = [run.predicted_ms(us if run.device.name.startswith("a100") else None, step) for run in runs]
-        return np.log([each / run.measured_ms for each, run in zip(told, runs, strict=True)])
+        predicted = [run.predicted_ms(us if run.device.name.startswith("a100") else None, step) for run in runs]
+        return np.log([each / run.measured_ms for each, run in zip(predicted, runs, strict=True)])
 
     found = least_squares(
         errors, (49.0, 10.0), loss="soft_l1", f_scale=0.1, bounds=((1, 0), (500, 500)), diff_step=0.01
@@ -97,7 +97,7 @@ def fitted(runs: Sequence[Short]) -> tuple[float, float]:
 
 def main() -> None:
     """Print every test, and the fit when asked to."""
-    parser = argparse.ArgumentParser(description="steps that the host bounds, beside what is told")
+    parser = argparse.ArgumentParser(description="steps that the host bounds, beside what is predicted")
     parser.add_argument("folder", type=Path, nargs="?", default=MEASURED)
     parser.add_argument("--fit", action="store_true", help="fit what the host takes, and print it")
     options = parser.parse_args()

@@ -156,18 +156,18 @@ class Cluster:
         return _passes_bytes(self, replace(run, layers=1, pp=1, dp=1, vpp=1), stage, ends)
 
     def _walked(self, run: RunSetting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
-        held: dict[Key, int] = {}
+        alive: dict[Key, int] = {}
         now = most = kept = 0
         for direction in "FB":
             for key, size in self.events(run, stage, direction, ends):
                 if size:
-                    held[key] = -(-size // PAGE) * PAGE
-                    now += held[key]
+                    alive[key] = -(-size // PAGE) * PAGE
+                    now += alive[key]
                     most = max(most, now)
                 else:
-                    now -= held.pop(key)
+                    now -= alive.pop(key)
             kept = kept if direction == "B" else now
-        assert not held
+        assert not alive
         return kept, most
 
     def peak(self, run: RunSetting, stage: Stage, in_flight: int, ends: tuple[bool, bool] = (True, True)) -> int:
@@ -182,12 +182,12 @@ class Cluster:
             self.passes_bytes(run, chunk, (at == number == 0, at == run.pp - 1 and number == run.vpp - 1))
             for number, chunk in enumerate(chunks)
         ]
-        held = most = 0
+        alive = most = 0
         for what, chunk, _ in stage_order(at, run, micro):
             kept, peak = each[chunk]
-            held -= kept if what == "B" else 0
-            most = max(most, held + peak)
-            held += kept if what == "F" else 0
+            alive -= kept if what == "B" else 0
+            most = max(most, alive + peak)
+            alive += kept if what == "F" else 0
         return self._with_gaps(run, start + most, f"chunks {at} {micro}")
 
     def _with_gaps(self, run: RunSetting, size: float, what: str) -> int:

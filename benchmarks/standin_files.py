@@ -141,7 +141,7 @@ def write_run(cluster: Cluster, run: RunSetting, folder: Path, steps: Iterable[i
 
 
 def _write_kernels(output: Path, steps: list[tuple[int, list[Row]]], rank: Rank) -> None:
-    told: dict[str, dict[str, dict[str, object]]] = {}
+    communication: dict[str, dict[str, dict[str, object]]] = {}
     lines = []
     number = 0
     for step, rows in steps:
@@ -153,9 +153,9 @@ def _write_kernels(output: Path, steps: list[tuple[int, list[Row]]], rank: Rank)
                 name = f"{row.kind}_{identity % 1000}_{number}_1"
                 lines.append([step, 4294967295, "N/A", "N/A", name, row.kind, "N/A", "HCCL", start, took, "0.0", 0,
                               *["N/A"] * 9])  # fmt: skip
-                kinds = told.setdefault(f"step{step}", {"p2p": {}, "collective": {}})
+                kinds = communication.setdefault(f"step{step}", {"p2p": {}, "collective": {}})
                 where = "p2p" if row.kind in ("hcom_send_", "hcom_receive_") else "collective"
-                kinds[where][f"{name}@{identity}"] = _told(row, rank)
+                kinds[where][f"{name}@{identity}"] = _reported(row, rank)
                 continue
             inputs: list[tuple[int, ...]]
             shape: tuple[int, ...]
@@ -171,7 +171,7 @@ def _write_kernels(output: Path, steps: list[tuple[int, list[Row]]], rank: Rank)
         table = csv.writer(stream, lineterminator="\r\n")
         table.writerow(KERNEL_COLUMNS)
         table.writerows(lines)
-    (output / "communication.json").write_text(json.dumps(told))
+    (output / "communication.json").write_text(json.dumps(communication))
 
 
 def _identity(rank: Rank, group: str) -> int:
@@ -179,7 +179,7 @@ def _identity(rank: Rank, group: str) -> int:
     return 10**16 + random.Random(f"{group_of(group, rank.run)} {rank.number}").randrange(10**16)
 
 
-def _told(row: Row, rank: Rank) -> dict[str, object]:
+def _reported(row: Row, rank: Rank) -> dict[str, object]:
     kind = next(name for name, text in TYPES.items() if text == row.kind)
     ranks, stride = group_of(row.group, rank.run)
     _, sent = sent_bytes(kind, ranks, row.bytes)

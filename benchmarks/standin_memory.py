@@ -58,19 +58,19 @@ class Allocator:
     """Counts pages of allocated tensors."""
 
     def __init__(self) -> None:
-        self.held: dict[object, int] = {}
+        self.alive: dict[object, int] = {}
         self.now = self.most = 0
 
     def take(self, key: object, size: int) -> None:
         """Allocate, unless allocated."""
-        if key not in self.held:
-            self.held[key] = -(-size // PAGE) * PAGE
-            self.now += self.held[key]
+        if key not in self.alive:
+            self.alive[key] = -(-size // PAGE) * PAGE
+            self.now += self.alive[key]
             self.most = max(self.most, self.now)
 
     def free(self, key: object) -> None:
         """Free what is allocated."""
-        self.now -= self.held.pop(key, 0)
+        self.now -= self.alive.pop(key, 0)
 
 
 @dataclass(frozen=True)

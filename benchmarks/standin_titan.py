@@ -108,7 +108,7 @@ class TitanCluster(Cluster):
         keeps = run.pp > 1
         if not ends[0]:
             yield (batch, -1, "out"), self.hand_over_bytes(run)
-        held: Any = None
+        alive: Any = None
         for at, (name, again) in enumerate(stage):
             width = GATHERED * self.whole(run, name)
             if gathers:
@@ -117,13 +117,13 @@ class TitanCluster(Cluster):
                 yield ("gathered", at), width
                 yield "collective", at, True
                 yield ("end",)
-                if held:
-                    yield held, 0
+                if alive:
+                    yield alive, 0
                 yield "range", f"FSDP::all_gather_copy_out ({at})"
                 yield ("weights", at), width
                 yield "copy", at, False
                 yield ("end",)
-                held = ("gathered", at)
+                alive = ("gathered", at)
                 yield ("end",)
             yield "tasks", name, False
             outputs = self.outputs(name, run, False)
@@ -132,19 +132,19 @@ class TitanCluster(Cluster):
             )
             for key, size in _forward(at, outputs, again):
                 yield (batch, *key), size
-                if held and name == "head" and key[1] == str(logits) and size:
+                if alive and name == "head" and key[1] == str(logits) and size:
                     # The model's forward pass ends before the loss.
                     yield "range", "FSDP::post_forward (root)"
-                    yield held, 0
+                    yield alive, 0
                     yield ("end",)
-                    held = None
+                    alive = None
             if gathers and not keeps and name != "head":
                 yield "range", f"FSDP::post_forward ({at})"
                 yield ("weights", at), 0
                 yield ("end",)
-        if held:
+        if alive:
             yield "range", "FSDP::post_forward (root)"
-            yield held, 0
+            yield alive, 0
             yield ("end",)
         if not ends[1]:
             yield (batch, len(stage) - 1, "out"), 0
@@ -325,7 +325,7 @@ class TitanCluster(Cluster):
 
 @lru_cache(maxsize=20_000)
 def _played_peak(cluster: TitanCluster, run: RunSetting, stage: Stage, in_flight: int, micro: int) -> int:
-    held: dict[Any, int] = {}
+    alive: dict[Any, int] = {}
     now = most = cluster.start(run, stage)
 
     def play(events: Iterator[Any]) -> None:
@@ -335,12 +335,12 @@ def _played_peak(cluster: TitanCluster, run: RunSetting, stage: Stage, in_flight
                 continue
             key, size = one
             if size:
-                before = held.get(key, 0)  # A gradient is added to the one that is there.
-                held[key] = -(-size // PAGE) * PAGE
-                now += held[key] - before
+                before = alive.get(key, 0)  # A gradient is added to the one that is there.
+                alive[key] = -(-size // PAGE) * PAGE
+                now += alive[key] - before
                 most = max(most, now)
             else:
-                now -= held.pop(key)
+                now -= alive.pop(key)
 
     done = 0
     for number in range(micro):

@@ -43,7 +43,7 @@ class Trace:
         self.host = self.clock = self.link = self.started = self.reduced = 0.0
         self.number, self.thread = 0, 7
         self.total = self.most = cluster.start(run, self.stage)
-        self.held: dict[Any, tuple[int, int]] = {}
+        self.alive: dict[Any, tuple[int, int]] = {}
         self.open: list[tuple[str, float]] = []
         self.gathers: dict[int, float] = {}
 
@@ -55,7 +55,7 @@ class Trace:
     def step(self, step: int) -> None:
         """One step of one micro-batch a stage."""
         begin, first = self.host, self.clock
-        for key in [key for key in self.held if key[0] == "shard"]:
+        for key in [key for key in self.alive if key[0] == "shard"]:
             self._take(key, 0)  # The optimizer drops the gradients of the step before.
         run, micro = self.run, self.run.pp
         order = ["F"] * micro + ["B"] * micro if self.place == 0 else ["F", "B"] * micro
@@ -197,10 +197,10 @@ class Trace:
         if size:
             size = -(-size // PAGE) * PAGE
             self.number += 1
-            self.held[key] = size, self.number
+            self.alive[key] = size, self.number
             address = self.number
         else:
-            size, address = self.held.pop(key)
+            size, address = self.alive.pop(key)
             size = -size
         self.total += size
         self.most = max(self.most, self.total)

@@ -29,11 +29,11 @@ def write_all(folder: Path, output: Path, *, form: str, device: str, seed: int, 
     Raises
     ------
     InputError
-        When the folder holds no configuration.
+        When the folder has no configuration.
     """
     files = sorted(path for path in folder.glob("*") if path.suffix in config_suffixes())[:limit]
     if not files:
-        raise InputError("holds no configuration", file=folder, cure="run parallel_tool.py first")
+        raise InputError("has no configuration", file=folder, cure="run parallel_tool.py first")
     spec = Registry.load(None).device(device)
     written = 0
     for number, path in enumerate(files):

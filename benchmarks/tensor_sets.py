@@ -99,8 +99,8 @@ def run_backward(graph: LayerGraph, choice: dict[int, int]) -> tuple[float, bool
         for now in range(len(graph.operators))
     ]
     entering = sum(graph.sizes[tensor] for tensor in choice if tensor not in producer)
-    room = sum(graph.sizes[tensor] for tensor in stored) + max(whole_mib) - entering
-    return time, all(live[now] + gradients[now] <= room + 1e-6 for now in range(len(live)))
+    limit = sum(graph.sizes[tensor] for tensor in stored) + max(whole_mib) - entering
+    return time, all(live[now] + gradients[now] <= limit + 1e-6 for now in range(len(live)))
 
 
 def _gradients(graph: LayerGraph) -> list[float]:

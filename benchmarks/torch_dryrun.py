@@ -71,7 +71,7 @@ def stage_rows(modes: list[str], stages: list[int]) -> None:
 
 def layer_rows(modes: list[str]) -> None:
     """Print what one layer keeps and what its backward needs beyond that, MiB."""
-    print("one layer: kept by dry-run / closed form, MiB; most in backward beyond it")
+    print("one layer: kept by dry-run / analytical model, MiB; most in backward beyond it")
     for name, model, strategy, sequence in jobs():
         for rules in (MEGATRON, TORCHTITAN, TrainingRules()):
             for kind in [kind for kind in model.layer_counts() if kind != "mtp"]:

@@ -103,12 +103,12 @@ class TrueMemory:
             for one in chunks
         ]
         start = self.cluster.start(run, tuple(block for one in chunks for block in one))
-        held = most = 0
+        alive = most = 0
         for backward, chunk in tasks[:, :2].tolist():
             kept, peak = each[chunk]
-            held -= kept * backward
-            most = max(most, held + peak)
-            held += kept * (1 - backward)
+            alive -= kept * backward
+            most = max(most, alive + peak)
+            alive += kept * (1 - backward)
         return PredictedPeak(start, start + most, (start + most) * (1 + MOST_GAPS))
 
     def micro_batch(self, run: RunSetting, block: tuple[str, bool]) -> tuple[float, float]:
@@ -373,7 +373,7 @@ def summary(found: list[dict[str, Any]]) -> bool:
             )
             print(f"  {variant}: a layer's passes {median(layers):.2%} off in the middle, {max(layers):.1%} at most; "
                   f"peaks {max(one['memory_worst'] for one in mine):.1%} at most")  # fmt: skip
-            print(f"    by closed forms: {median(closed):.1%}, {max(closed):.0%} at most; "
+            print(f"    by the analytical model: {median(closed):.1%}, {max(closed):.0%} at most; "
                   f"peaks {median(peaks):.1%} in the middle, {max(peaks):.0%} at most")  # fmt: skip
     return exact == operators and within == len(found) and not false
 

@@ -62,11 +62,13 @@ FEATURES = (
     Feature("tensor parallel", "tp"),
     Feature("sequence parallel (Megatron)", kept=True, note="on wherever TP is above 1"),
     Feature("pipeline parallel", "pp", note="layers of a stage by the exact solver"),
-    Feature("virtual stages (VPP)", "vpp", note="a chunk holds layers as a stage does: no run of its own"),
+    Feature("virtual stages (VPP)", "vpp", note="a chunk has layers as a stage does: no run of its own"),
     Feature("ZeRO-1", kept=True, note="on in every small run and plan"),
     Feature("context parallel", "cp"),
     Feature(
-        "its algorithm: ring or Ulysses", switch="cp_ulysses", note="the other than the file's, where the cards hold CP"
+        "its algorithm: ring or Ulysses",
+        switch="cp_ulysses",
+        note="the other than the file's, where the cards suffice for CP",
     ),
     Feature("its algorithm: hybrid", kept=True),
     Feature("expert parallel (DeepSpeed-MoE and Megatron-MoE)", "ep", note="experts over TP as the file states"),

@@ -61,8 +61,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {}
 GENERATED = ("docs/commands.md", "docs/flags.md", "docs/recipes.md")
 """Pages that are written from code: their words are changed there."""
 
-NOT_YET_COVERED = ("benchmarks",)
-"""Packages whose messages and names are not checked yet."""
+NOT_COVERED = ("benchmarks/words.py",)
+"""Files whose messages and names are not checked: this one lists the words."""
 
 Lines = Iterator[tuple[int, str]]
 """(line number, text) of what a reader of a file reads as prose."""
@@ -144,8 +144,8 @@ SOURCES: tuple[tuple[str, Callable[[str], Lines]], ...] = (
     ("SECURITY.md", prose),
     ("docs/**/*.md", prose),
     *((f"{package}/**/*.py", docstrings) for package in PACKAGES),
-    *((f"{package}/**/*.py", messages) for package in PACKAGES if package not in NOT_YET_COVERED),
-    *((f"{package}/**/*.py", names) for package in PACKAGES if package not in NOT_YET_COVERED),
+    *((f"{package}/**/*.py", messages) for package in PACKAGES),
+    *((f"{package}/**/*.py", names) for package in PACKAGES),
     *((f"{package}/**/*.py", comments) for package in PACKAGES),
     ("parsers/**/*.yaml", reasons),
     ("parsers/**/*.yaml", notes),
@@ -193,9 +193,10 @@ def check(root: Path = ROOT) -> list[Hit]:
     for pattern, reader in SOURCES:
         for path in sorted(root.glob(pattern)):
             place = path.relative_to(root).as_posix()
-            if place not in GENERATED:
-                words = READ_WITH.get(reader, WORDS)
-                found += hits(place, reader(path.read_text(encoding="utf-8")), ALLOWED.get(place, ()), words)
+            if place in GENERATED or (place in NOT_COVERED and reader in (messages, names)):
+                continue
+            words = READ_WITH.get(reader, WORDS)
+            found += hits(place, reader(path.read_text(encoding="utf-8")), ALLOWED.get(place, ()), words)
     return found
 
 

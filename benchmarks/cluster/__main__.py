@@ -29,7 +29,7 @@ BEGIN, END = "<!-- table: written by make cluster -->", "<!-- end of the table -
 
 def table(figures: Sequence[Figure], missing: Sequence[str]) -> str:
     """The figures as a Markdown table; under it the parts that were not measured."""
-    lines = ["| `--parts` | asked | measured | holds | how |", "|---|---|---|---|---|"]
+    lines = ["| `--parts` | asked | measured | satisfied | how |", "|---|---|---|---|---|"]
     for one in figures:
         holds = "yes" if one.passed else "**no**"
         lines.append(f"| {one.name} | {one.asked} | {one.measured} | {holds} | {one.how} |")

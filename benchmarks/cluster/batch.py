@@ -164,17 +164,17 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     """A row each."""
     one, other = results["slurm"], results["pbs"]
     if "missing" in one:
-        told, holds = f"not run: needs {one['missing']}", False
+        measured, holds = f"not run: needs {one['missing']}", False
     else:
         replaced = len(one["jobs_after"]) == JOBS and one["jobs_after"] != one["jobs"]
-        told = (
+        measured = (
             f"{one['version']}: {'the same bytes' if one['same'] else 'other bytes'}; with a job cancelled on the way "
             f"{'the same bytes' if one['same_after_cancel'] else 'other bytes'}, "
             f"{'another job in its place' if replaced else 'no job in its place'}, {len(one['left'])} jobs left behind"
         )
         holds = one["same"] and one["same_after_cancel"] and replaced and not one["left"]
     return [
-        Figure("batch", "`--cluster slurm:2`: the table of one process", told, holds, "a real Slurm of one node"),
+        Figure("batch", "`--cluster slurm:2`: the table of one process", measured, holds, "a real Slurm of one node"),
         Figure(
             "batch", "`--cluster pbs:2`: the table of one process",
             f"{other['jobs']} jobs: {'the same bytes' if other['same'] else 'other bytes'}", other["same"],

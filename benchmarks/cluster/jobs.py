@@ -55,16 +55,16 @@ class Sleep:
 
 def run_jobs(seconds: Sequence[float], executor: Executor | None, each: Callable[[], None] = lambda: None) -> float:
     """Run jobs of these lengths; the seconds they took together. Every one must be reported once."""
-    began, told = time.monotonic(), [0] * len(seconds)
+    began, ended = time.monotonic(), [0] * len(seconds)
 
     def note(number: int, outcome: Any) -> None:
         assert outcome == number, outcome
-        told[number] += 1
+        ended[number] += 1
         each()
 
     tasks = {number: partial(Sleep, number, length) for number, length in enumerate(seconds)}
     run_in_processes(tasks, 1, note, executor)
-    assert told == [1] * len(seconds)
+    assert ended == [1] * len(seconds)
     return time.monotonic() - began
 
 
@@ -117,24 +117,24 @@ def thousand(workers: int, jobs: int) -> Result:
             joined, filled = time.monotonic() - began, scheduler.memory_info().rss
             print(f"{workers} workers after {joined:.0f} s, {first} of them when it connected", flush=True)
             before = [_cpu(one) for one in (scheduler, psutil.Process())], sum(map(_cpu, holders))
-            peak, told, started_at = [filled], [0], time.monotonic()
+            peak, ended, started_at = [filled], [0], time.monotonic()
 
             def watch() -> None:
-                told[0] += 1
-                if told[0] % 500 == 0:
+                ended[0] += 1
+                if ended[0] % 500 == 0:
                     peak[0] = max(peak[0], scheduler.memory_info().rss)
-                if told[0] % 1000 == 0:
-                    print(f"{told[0]} jobs, {time.monotonic() - started_at:.0f} s, scheduler {peak[0] >> 20} MiB, "
+                if ended[0] % 1000 == 0:
+                    print(f"{ended[0]} jobs, {time.monotonic() - started_at:.0f} s, scheduler {peak[0] >> 20} MiB, "
                           f"{_cpu(scheduler):.0f} s of CPU", flush=True)  # fmt: skip
 
             took = run_jobs(lengths, executor, watch)
             spent = [_cpu(one) - was for one, was in zip((scheduler, psutil.Process()), before[0], strict=True)]
-            held = sum(map(_cpu, holders)) - before[1]
+            started = sum(map(_cpu, holders)) - before[1]
     return {
         "workers": workers, "jobs": jobs, "mean_job_s": sum(lengths) / jobs, "first": first, "connected_s": connected,
         "joined_s": joined, "seconds": took, "ideal_s": sum(lengths) / workers,
         "cpu_ms_a_job": {"scheduler": 1000 * spent[0] / jobs, "client": 1000 * spent[1] / jobs,
-                         "workers": 1000 * held / jobs},
+                         "workers": 1000 * started / jobs},
         "scheduler_mib": {"empty": empty >> 20, "with_workers": filled >> 20, "most": peak[0] >> 20},
     }  # fmt: skip
 
@@ -147,12 +147,12 @@ async def hold(address: str, count: int) -> None:
     """Be many workers in one process, until it is killed."""
     from distributed import Worker
 
-    held: list[Any] = []
-    while len(held) < count:
+    started: list[Any] = []
+    while len(started) < count:
         with suppress(OSError, TimeoutError, asyncio.TimeoutError):  # the scheduler is busy: it is asked again
-            name = f"{os.getpid()}-{len(held)}"
-            held.append(await Worker(address, nthreads=1, name=name, memory_limit=0, dashboard=False))
-    await asyncio.gather(*(worker.finished() for worker in held))
+            name = f"{os.getpid()}-{len(started)}"
+            started.append(await Worker(address, nthreads=1, name=name, memory_limit=0, dashboard=False))
+    await asyncio.gather(*(worker.finished() for worker in started))
 
 
 def scaling_figures(results: Mapping[str, Result]) -> Sequence[Figure]:
@@ -171,17 +171,17 @@ def scaling_figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 def thousand_figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     """The row of a thousand workers."""
     [one] = results.values()
-    cpu, held = one["cpu_ms_a_job"], one["scheduler_mib"]
+    cpu, started = one["cpu_ms_a_job"], one["scheduler_mib"]
     return [
         Figure(
             "thousand", "1,000 workers, 100,000 jobs: scheduler memory and time stated",
             f"{one['workers']:,} workers, {one['jobs']:,} jobs of {one['mean_job_s']:.1f} s on average, each "
             f"reported once: {one['seconds']:.0f} s (the jobs alone {one['ideal_s']:.0f} s); scheduler "
-            f"{held['empty']} MiB empty, {held['with_workers']} with its workers, {held['most']} at most; "
+            f"{started['empty']} MiB empty, {started['with_workers']} with its workers, {started['most']} at most; "
             f"CPU time a job: scheduler {cpu['scheduler']:.1f} ms, client {cpu['client']:.1f} ms, "
             f"a worker {cpu['workers']:.1f} ms",
             one["workers"] == WORKERS and one["jobs"] == JOBS,
-            f"connected while {one['first']} had joined; {WORKERS // A_PROCESS} processes hold the workers",
+            f"connected while {one['first']} had joined; {WORKERS // A_PROCESS} processes run the workers",
         )
     ]  # fmt: skip
 

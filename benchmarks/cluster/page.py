@@ -53,7 +53,7 @@ class Session:
         reply = line.getresponse()
         return reply.status, reply.read()
 
-    def told(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
+    def reply(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
         """Response to a request that must succeed."""
         method = "GET" if content is None else "POST"
         status, text = self.ask(method, path, None if content is None else json.dumps(content).encode())
@@ -63,10 +63,10 @@ class Session:
     def go(self, number: int) -> Result:
         """Settings, estimates, a solve, its files; what must be refused in between."""
         refused = [self.ask(method, path, content, right)[0] == want for method, path, content, right, want in BAD]
-        estimates = [self.told("/api/estimate", {**SETTINGS[number], "recompute": 100.0 * share / QUESTIONS})
+        estimates = [self.reply("/api/estimate", {**SETTINGS[number], "recompute": 100.0 * share / QUESTIONS})
                      for share in range(QUESTIONS)]  # fmt: skip
-        job = self.told("/api/jobs/solve", SETTINGS[number])["job"]
-        while (state := self.told(f"/api/job/{job}"))["state"] != "done":
+        job = self.reply("/api/jobs/solve", SETTINGS[number])["job"]
+        while (state := self.reply(f"/api/job/{job}"))["state"] != "done":
             time.sleep(0.5)
         answer = state["answer"]
         files = {role: self.ask("GET", f"/api/job/{job}/{role}") for role in state["files"]}
@@ -92,7 +92,7 @@ def sessions() -> Result:
             one = Session(found[0])
             while True:
                 try:
-                    one.told("/api/choices")
+                    one.reply("/api/choices")
                     break
                 except OSError:
                     time.sleep(0.2)
@@ -100,20 +100,20 @@ def sessions() -> Result:
                 together = list(pool.map(lambda number: Session(found[0]).go(number), range(SESSIONS)))
             alone = [
                 [
-                    one.told("/api/estimate", {**setting, "recompute": 100.0 * share / QUESTIONS})
+                    one.reply("/api/estimate", {**setting, "recompute": 100.0 * share / QUESTIONS})
                     for share in range(QUESTIONS)
                 ]
                 for setting in SETTINGS
             ]
-            remembered = {run["id"] for run in one.told("/api/history")["runs"]}
+            remembered = {run["id"] for run in one.reply("/api/history")["runs"]}
         finally:
             server.send_signal(signal.SIGINT)
             server.wait()
-    ms = [told["answered_in_ms"] for row in alone for told in row]
+    ms = [reply["answered_in_ms"] for row in alone for reply in row]
     return {
         "sessions": SESSIONS,
         "refused": all(each["refused"] for each in together),
-        "same": [[told["step_ms"] for told in row] for row in alone] == [each["steps"] for each in together],
+        "same": [[reply["step_ms"] for reply in row] for row in alone] == [each["steps"] for each in together],
         "solved": sum(each["solved"] is not None for each in together),
         "unfit": sum(NO_PLAN in (each["error"] or "") for each in together),
         "errors": sorted({each["error"] for each in together if each["error"]}),
@@ -137,7 +137,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
             f"{'each' if one['same'] else 'not each'} answer that of the same question asked alone",
             one["refused"] and one["same"] and one["solved"] + one["unfit"] == whole
             and one["solved"] == one["remembered"] == one["scripts"],
-            "a real server, 20 connections; tests/serve clicks the same road in Chromium",
+            "a real server, 20 connections; tests/serve clicks the same way in Chromium",
         ),
         Figure(
             "page", f"memory, step and MFU at once: under {MOST_MS:g} ms",

@@ -71,9 +71,9 @@ def ranked(loaded: Sequence[CandidateFile], output: Path, executor: Executor | N
     """Rank candidates, each to its proof (`--prove all`)."""
     began, before = time.monotonic(), cpu_seconds()
     options = RankOptions(SolveOptions(), workers=workers, report=False, output=output, prove=None)
-    told = rank(list(loaded), options, executor).table
-    told["file"] = [Path(name).name for name in told["file"]]
-    table = told.drop(columns=["time"]).to_csv()
+    compared = rank(list(loaded), options, executor).table
+    compared["file"] = [Path(name).name for name in compared["file"]]
+    table = compared.drop(columns=["time"]).to_csv()
     return Ranked(table, time.monotonic() - began, cpu_seconds() - before)
 
 

@@ -56,7 +56,7 @@ def built_layers(args: dict[str, str]) -> list[Built]:
     first, last = (args.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
     sizes: list[int] = []
     if first or last:
-        assert chunks == 1, "the ends with interleaves are not stated here"
+        assert chunks == 1, "the ends with VPP are not stated here"
         rest = layers - int(first or 0) - int(last or 0)
         sizes = [rest // (stages - bool(first) - bool(last))] * stages
         sizes[0], sizes[-1] = int(first or sizes[0]), int(last or sizes[-1])

@@ -56,8 +56,8 @@ def grid_text(rows: Sequence[Sequence[int]]) -> str:
     return " / ".join(" ".join(str(int(value)) for value in row) for row in rows)
 
 
-def _grids(held: Rows, experts: Rows | None, full: Rows | None) -> Reading:
-    named = {"layers_at": held, "experts_at": experts, "full_at": full}
+def _grids(laid: Rows, experts: Rows | None, full: Rows | None) -> Reading:
+    named = {"layers_at": laid, "experts_at": experts, "full_at": full}
     return {name: grid_text(rows) for name, rows in named.items() if rows is not None}
 
 
@@ -93,26 +93,26 @@ def of_flags(flags: Mapping[str, Sequence[str]], reading: Reading) -> Reading:
 
 
 def _by_mindspeed(args: dict[str, str], stages: int, chunks: int, reading: Reading) -> Reading:
-    held, experts, full = ([[0] * stages for _ in range(chunks)] for _ in range(3))
+    laid, experts, full = ([[0] * stages for _ in range(chunks)] for _ in range(3))
     for each in built_layers(args):
-        held[each.chunk][each.stage] += 1
+        laid[each.chunk][each.stage] += 1
         experts[each.chunk][each.stage] += each.experts
         full[each.chunk][each.stage] += each.recomputed
-    return _grids(held, experts, full if _says_full(args) else None)
+    return _grids(laid, experts, full if _says_full(args) else None)
 
 
 def _by_megatron(args: dict[str, str], stages: int, chunks: int, reading: Reading) -> Reading:
     count, offset, layouts = _megatron()
     number, layout = int(args["num-layers"]), args.get("pipeline-model-parallel-layout")
-    held, first = ([[0] * stages for _ in range(chunks)] for _ in range(2))
+    laid, first = ([[0] * stages for _ in range(chunks)] for _ in range(2))
     if layout is not None:
         dealt = layouts.from_str(layout.strip("'\""), stages).layout
         at = 0
         for v in range(chunks):
             for s in range(stages):
                 first[v][s] = at
-                held[v][s] = sum(each.name == "decoder" for each in dealt[s][v])
-                at += held[v][s]
+                laid[v][s] = sum(each.name == "decoder" for each in dealt[s][v])
+                at += laid[v][s]
         assert at == number
     else:
         ends = [args.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
@@ -126,26 +126,26 @@ def _by_megatron(args: dict[str, str], stages: int, chunks: int, reading: Readin
         )  # fmt: skip
         for v in range(chunks):
             for s in range(stages):
-                held[v][s] = count(config, v if chunks > 1 else None, s)
+                laid[v][s] = count(config, v if chunks > 1 else None, s)
                 first[v][s] = offset(config, v if chunks > 1 else None, s)
-        assert sum(map(sum, held)) == number
+        assert sum(map(sum, laid)) == number
     # megatron/core/models/gpt/gpt_layer_specs.py:579-597.
     experts = None
     if reading.get("experts") == 1:
         experts = [[0] * stages for _ in range(chunks)]
     elif isinstance(reading.get("experts"), int):
-        told = args.get("moe-layer-freq", "1").strip("'\"")
-        pattern = listed(told) if "[" in told else [int(at % int(told) == 0) for at in range(number)]
+        stated = args.get("moe-layer-freq", "1").strip("'\"")
+        pattern = listed(stated) if "[" in stated else [int(at % int(stated) == 0) for at in range(number)]
         assert len(pattern) == number
-        experts = [[sum(pattern[first[v][s] : first[v][s] + held[v][s]]) for s in range(stages)] for v in range(chunks)]
+        experts = [[sum(pattern[first[v][s] : first[v][s] + laid[v][s]]) for s in range(stages)] for v in range(chunks)]
     # transformer_block.py:532-565: all of a chunk in groups, or its first ones.
     full = None
     if args.get("recompute-granularity") == "full" and "recompute-activations" not in args:
         most = number if args["recompute-method"] == "uniform" else int(args.get("recompute-num-layers", 1))
-        full = [[min(most, each) for each in row] for row in held]
+        full = [[min(most, each) for each in row] for row in laid]
     elif _says_full(args):
         full = [[0] * stages for _ in range(chunks)]
-    return _grids(held, experts, full)
+    return _grids(laid, experts, full)
 
 
 def _says_full(args: Mapping[str, str]) -> bool:
@@ -201,17 +201,17 @@ def of_yaml(top: Mapping[str, Any], model: Mapping[str, Any], reading: Reading, 
             number, _copied(model.get("offset", 0)), parallel, chunks
         )
         chunk_of, stage_of = setting.interleave_ids, setting.pp_ids
-        held, full = ([[0] * stages for _ in range(chunks)] for _ in range(2))
+        laid, full = ([[0] * stages for _ in range(chunks)] for _ in range(2))
         for layer in range(number):
-            held[int(chunk_of[layer])][int(stage_of[layer])] += 1
-            told = again.recompute is True or (bool(again.recompute) and setting._check_layer_rule(layer))
-            full[int(chunk_of[layer])][int(stage_of[layer])] += bool(told)
+            laid[int(chunk_of[layer])][int(stage_of[layer])] += 1
+            stated = again.recompute is True or (bool(again.recompute) and setting._check_layer_rule(layer))
+            full[int(chunk_of[layer])][int(stage_of[layer])] += bool(stated)
     except NotHere:
         return {}
     except (ValueError, TypeError, IndexError):
         return {}  # It would not start.
     experts = [[0] * stages for _ in range(chunks)] if reading.get("experts") == 1 else None
-    return _grids(held, experts, full)
+    return _grids(laid, experts, full)
 
 
 def _copied(value: Any) -> Any:
@@ -252,27 +252,27 @@ def of_toml(top: Mapping[str, Any], reading: Reading, dense: int) -> Reading:
     folded = str(section.get("pipeline_parallel_schedule", "1F1B")).lower() in ("zbvzerobubble", "dualpipev")
     at = [[2 * stages - 1 - s if folded and v else s + v * stages for s in range(stages)] for v in range(chunks)]
     layers = [[listed_parts[part] for part in row] for row in at]
-    held = [[len(part) for part in row] for row in layers]
+    laid = [[len(part) for part in row] for row in layers]
     experts = None
     if isinstance(reading.get("experts"), int):
         first = number if reading["experts"] == 1 else dense
         experts = [[sum(layer >= first for layer in part) for part in row] for row in layers]
-    return _grids(held, experts, _titan_full(top, held))
+    return _grids(laid, experts, _titan_full(top, laid))
 
 
-def _titan_full(top: Mapping[str, Any], held: Rows) -> Rows | None:
+def _titan_full(top: Mapping[str, Any], laid: Rows) -> Rows | None:
     """distributed/activation_checkpoint.py:20-44: each process counts its own layers, chunk after chunk."""
     section: Mapping[str, Value] = top.get("activation_checkpoint", {})
     mode, option = str(section.get("mode", "selective")), str(section.get("selective_ac_option", "2"))
     if mode == "full":
-        return held
+        return laid
     if mode == "none" or option == "op":
-        return [[0] * len(row) for row in held]
+        return [[0] * len(row) for row in laid]
     if mode != "selective" or not option.isdigit() or option == "0":
         return None
-    every, counted = int(option), [0] * len(held[0])
+    every, counted = int(option), [0] * len(laid[0])
     full = []
-    for row in held:
+    for row in laid:
         before = list(counted)
         counted = [sum(pair) for pair in zip(counted, row, strict=True)]
         full.append([end // every - start // every for start, end in zip(before, counted, strict=True)])

@@ -60,7 +60,7 @@ def disturbed(name: str) -> Result:
         size = max(map(len, new.values()))
         for cut in sorted({int(part) for part in np.linspace(0, max(0, size - 1), SIZES)}):
             found += _after(writer, old, new, f"killed after {cut} bytes", partial(_cut_off, cut, kill=True))
-            found += _after(writer, old, new, f"no room after {cut} bytes", partial(_cut_off, cut), refused=True)
+            found += _after(writer, old, new, f"disk full after {cut} bytes", partial(_cut_off, cut), refused=True)
             counts["cuts"] += 1
             counts["full"] += 1
         counts["full"] += _on_a_full_disk(writer, old, new, found)
@@ -222,9 +222,9 @@ def _cut_off(size: int, kill: bool = False) -> None:
 
 def _on_a_full_disk(writer: Writer, old: Mapping[str, bytes], new: Mapping[str, bytes], found: list[str]) -> int:
     """On a full file system of its own, where this process may mount one."""
-    room = sum(map(len, old.values()))
+    size = sum(map(len, old.values()))
     with tempfile.TemporaryDirectory(prefix="disk-") as own:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * room + DISK_BYTES}", "tmpfs", own]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * size + DISK_BYTES}", "tmpfs", own]
         if subprocess.run(mount, capture_output=True).returncode:
             return 0
         try:
@@ -296,7 +296,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
         Figure(
             "files: every writer disturbed", "disk full, read-only, kill -9 in mid-write: the old file or the new one",
             f"{len(part)} writers, {total(part, 'steps'):,} kills between two calls, {total(part, 'cuts'):,} in the "
-            f"middle of a write, {total(part, 'full'):,} disks without room, {total(part, 'read_only')} read-only "
+            f"middle of a write, {total(part, 'full'):,} full disks, {total(part, 'read_only')} read-only "
             f"places; {wrong} faults",
             not wrong,
             "killed before each call that changes a file; file size limited for the middle of a write; a small file "

@@ -94,11 +94,11 @@ def flag_faults(outcome: Outcome, place: Path) -> list[str]:
     if "Traceback" in outcome.errors or "Warning" in outcome.errors:
         found.append(f"a traceback or a warning: {outcome.errors[-400:]}")
     if outcome.code in CODES[1:]:
-        told = [line for line in outcome.errors.splitlines() if line.startswith("ERROR") or ": error: " in line]
-        if not told:
+        messages = [line for line in outcome.errors.splitlines() if line.startswith("ERROR") or ": error: " in line]
+        if not messages:
             found.append(f"exit code {outcome.code} without a message: {outcome.errors[-300:]}")
-        elif max(map(len, told)) > 2000:
-            found.append(f"a message of {max(map(len, told))} characters")
+        elif max(map(len, messages)) > 2000:
+            found.append(f"a message of {max(map(len, messages))} characters")
     if (place / "canary").exists():
         found.append("code from a flag was executed")
     return found + [f"watched: {event}" for event in outcome.strayed]

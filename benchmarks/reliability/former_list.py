@@ -231,7 +231,7 @@ FORMER = (
     ),
     # What the second campaign itself found.
     Former(
-        "the last clause of a case holds, whatever its subject", "parsers/text/shell_conditions.py",
+        "the last clause of a case is taken, whatever its subject", "parsers/text/shell_conditions.py",
         "if subject.unknown or pattern.unknown or", "if True or", ("tests/parsers/text/test_shell_branches.py",),
     ),
     Former(

@@ -135,13 +135,13 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     for result in part:
         for code, count in result["codes"].items():
             codes[code] = codes.get(code, 0) + count
-    told = ", ".join(f"{count} with code {code}" for code, count in sorted(codes.items()))
+    counted = ", ".join(f"{count} with code {code}" for code, count in sorted(codes.items()))
     return [
         Figure(
             "input: mutants",
             "1,000 damaged files: exit code and message of the contract, 10 CPU s, 1 GB, no traceback, no output after "
             "a failure, no code run, nothing written elsewhere",
-            f"{total(part, 'mutants'):,} mutants ({told}); slowest {max(r['slowest_s'] for r in part):.1f} CPU s, "
+            f"{total(part, 'mutants'):,} mutants ({counted}); slowest {max(r['slowest_s'] for r in part):.1f} CPU s, "
             f"largest {max(r['largest_mib'] for r in part)} MiB; {wrong} faults",
             not wrong,
             f"{len(MUTATIONS)} kinds of damage to YAML, shell, TOML, CSV, JSON, logs, traces and kept results; each "

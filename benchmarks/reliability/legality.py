@@ -76,10 +76,10 @@ def compared(framework: str, count: int, seed: int) -> Result:
                 theirs = job.refusal(strategy)
                 judged, legal = judged + 1, legal + (theirs is None)
                 if (theirs is None) != (ours is None):
-                    told = (
+                    difference = (
                         f"starts, ours breaks {ours}" if theirs is None else f"refuses ({theirs}), ours lets it through"
                     )
-                    found.append(f"{framework} {told}: {strategy} of\n{job.text}")
+                    found.append(f"{framework} {difference}: {strategy} of\n{job.text}")
     except NotHere as absent:
         return {"strategies": 0, "legal": 0, "absent": str(absent), "faults": []}
     return {"strategies": judged, "legal": legal, "faults": found}
@@ -141,8 +141,8 @@ def broken_rules(context: SearchContext, strategies: Sequence[Strategy]) -> list
     table = StrategyTable.from_strategies(strategies)
     broken: list[str | None] = [None] * len(strategies)
     for rule in legality_rules(context):
-        for place, held in enumerate(judge(rule, table, context).tolist()):
-            broken[place] = broken[place] if held or broken[place] else rule.name
+        for place, passes in enumerate(judge(rule, table, context).tolist()):
+            broken[place] = broken[place] if passes or broken[place] else rule.name
     return broken
 
 

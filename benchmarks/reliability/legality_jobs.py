@@ -54,9 +54,9 @@ def megatron_job(draw: random.Random, seed: int) -> Job:
             "context-parallel-size": strategy.cp, "expert-model-parallel-size": strategy.ep,
             "micro-batch-size": strategy.mbs, "global-batch-size": gbs,
         }  # fmt: skip
-        told = [word for name, value in {**flags, **degrees}.items() for word in (f"--{name}", str(value)) if word]
-        told += ["--sequence-parallel"] * strategy.sp + _layers(layers, strategy)
-        return refusal(told, world)
+        asked = [word for name, value in {**flags, **degrees}.items() for word in (f"--{name}", str(value)) if word]
+        asked += ["--sequence-parallel"] * strategy.sp + _layers(layers, strategy)
+        return refusal(asked, world)
 
     return Job("job.sh", text, world, gbs, experts, verdict)
 
@@ -66,8 +66,8 @@ def _layers(layers: int, strategy: Strategy) -> list[str]:
     chunks = strategy.pp * strategy.vpp
     if layers % chunks == 0 or chunks > layers or strategy.pp == 1:
         return ["--num-virtual-stages-per-pipeline-rank", str(strategy.vpp)] if strategy.vpp > 1 else []
-    held = [layers // chunks + (place < layers % chunks) for place in range(chunks)]
-    parts = ["t" * count for count in held]
+    counts = [layers // chunks + (place < layers % chunks) for place in range(chunks)]
+    parts = ["t" * count for count in counts]
     layout = "|".join(["E" + parts[0], *parts[1:-1], parts[-1] + "L"])
     return ["--pipeline-model-parallel-layout", layout]
 

@@ -117,10 +117,10 @@ def interrupt_faults(seen: Watched, folder: Path) -> list[str]:
     rows = list((folder / "pipeline_output" / "solved").glob("*.json"))
     tables = list((folder / "pipeline_output").glob("test_result_*.csv"))
     if rows and not tables:
-        found.append(f"{len(rows)} rows were solved, and no table holds them")
+        found.append(f"{len(rows)} rows were solved, and they are in no table")
     if tables:
-        told = pd.read_csv(tables[0])
-        solved = int((told["status"].isin(["optimal", "feasible", "infeasible"]) & (told["own"] == 0)).sum())
+        rated = pd.read_csv(tables[0])
+        solved = int((rated["status"].isin(["optimal", "feasible", "infeasible"]) & (rated["own"] == 0)).sum())
         if solved != len(rows):
             found.append(f"{len(rows)} rows are kept, {solved} in the table")
     return found
@@ -194,16 +194,16 @@ def _interrupt(leader: int) -> None:
 
 def _resident_mib(session: int) -> float:
     """Resident size of all processes of a session; shared pages count once, in their proportional size."""
-    held = 0
+    resident = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if os.getsid(int(entry.name)) == session:
                     lines = (entry / "smaps_rollup").read_text().splitlines()
-                    held += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+                    resident += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
             except (OSError, StopIteration):
                 continue
-    return held / 1024
+    return resident / 1024
 
 
 def figures(results: Mapping[str, Result]) -> Sequence[Figure]:

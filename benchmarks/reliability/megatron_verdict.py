@@ -156,8 +156,8 @@ def _cut_sequence(args: Any) -> None:
     """The cut over TP of what a context rank holds, as sequence parallelism makes it."""
     torch, mappings = package("torch"), package("megatron.core.tensor_parallel.mappings")
     if args.sequence_parallel:
-        held = torch.empty(args.seq_length // args.context_parallel_size, 1)
-        mappings._split_along_first_dim(held, _Group(args.tensor_model_parallel_size))
+        tensor = torch.empty(args.seq_length // args.context_parallel_size, 1)
+        mappings._split_along_first_dim(tensor, _Group(args.tensor_model_parallel_size))
 
 
 def _build(args: Any, config: Any, stage: int) -> None:

@@ -58,7 +58,7 @@ def refusal(job: dict[str, Any], world: int, strategy: Strategy) -> str | None:
 def _of_compiler(job: dict[str, Any], strategy: Strategy) -> str | None:
     tp, cp = strategy.tp, strategy.cp
     exchanged = cp if job["ulysses"] else 1
-    held = {
+    conditions = {
         # mindformers/models/llama/llama_transformer.py:183, :190: (n_heads) % (mp * cp_ds), (n_kv_heads) likewise.
         "heads": job["n_heads"] % (tp * exchanged) == 0,
         "key/value heads": job["n_kv_heads"] % (tp * exchanged) == 0,
@@ -75,4 +75,4 @@ def _of_compiler(job: dict[str, Any], strategy: Strategy) -> str | None:
         # mindformers r1.7.0 parallel_core/transformer_config.py:495; of older ones a model without experts has no EP.
         "experts": strategy.ep == 1,
     }
-    return next((name for name, holds in held.items() if not holds), None)
+    return next((name for name, holds in conditions.items() if not holds), None)

@@ -31,7 +31,7 @@ from benchmarks.reliability.mutated_code import Mutant, sample
 from benchmarks.reliability.switches import Reached, Switched, copy_tree, given_to_compiler, kernels_of
 from taylor.base.console import log
 
-ROOMS = {
+PACKAGES = {
     **{name: (f"tests/{name}",) for name in (
         "base", "schemas", "register", "pipeline", "pipeline_solver", "cost_model", "layerwise", "parsers", "dryrun",
         "nd_search", "profiling", "blackbox", "report", "workflows", "serve",
@@ -64,15 +64,15 @@ def equivalent() -> dict[tuple[str, str], str]:
 def portions(share: float = 1.0) -> list[Portion]:
     """A portion a package and sample."""
     return [
-        Portion(f"{room}-{seed}", judged, {"room": room, "count": max(1, round(count * share)), "seed": seed})
+        Portion(f"{package}-{seed}", judged, {"package": package, "count": max(1, round(count * share)), "seed": seed})
         for seed, count in SAMPLES.items()
-        for room in ROOMS
+        for package in PACKAGES
     ]
 
 
-def files_of(room: str, root: Path = ROOT) -> list[str]:
+def files_of(package: str, root: Path = ROOT) -> list[str]:
     """The package's sources."""
-    return sorted(str(path.relative_to(root)) for path in (root / room).rglob("*.py"))
+    return sorted(str(path.relative_to(root)) for path in (root / package).rglob("*.py"))
 
 
 @contextlib.contextmanager
@@ -89,18 +89,18 @@ def own_trees() -> Iterator[Path]:
             return
 
 
-def recorded(room: str, place: Path) -> Reached:
+def recorded(package: str, place: Path) -> Reached:
     """The tests that mirror a package with the switches that they pass in a rewritten copy of the tree.
 
     A recording that was broken off goes on, and of tests written since their files alone are run; one of other code is
     made again.
     """
-    kept = PLACE / "tests" / f"{room}-{code_digest((room,))}.jsonl"
-    whole = kept.with_name(f"{room}-{code_digest((room, *ROOMS[room]))}.whole")
+    kept = PLACE / "tests" / f"{package}-{code_digest((package,))}.jsonl"
+    whole = kept.with_name(f"{package}-{code_digest((package, *PACKAGES[package]))}.whole")
     if not whole.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "benchmarks.reliability.switches", "record", str(place), str(kept), str(LONGEST)]
-        run = subprocess.run([*words, *ROOMS[room]], cwd=place, env=_environment(place), capture_output=True)
+        run = subprocess.run([*words, *PACKAGES[package]], cwd=place, env=_environment(place), capture_output=True)
         if run.returncode in (0, 1):  # with all tests run, whether or not some failed; another code is a broken end
             whole.touch()
     return Reached.read(kept, ROOT)
@@ -117,21 +117,21 @@ def _environment(place: Path, **more: str) -> dict[str, str]:
     return {**os.environ, **own, **more}
 
 
-def judged(room: str, count: int, seed: int) -> Result:
+def judged(package: str, count: int, seed: int) -> Result:
     """Every mutant of a package's sample, each with its verdict; those judged before are not judged again.
 
     A mutant that was killed before the tests changed is asked first of the test that killed it.
     """
-    tests = code_digest(ROOMS[room])
-    kept = PLACE / "judged" / f"{room}-{seed}-{code_digest((room,))}.jsonl"
+    tests = code_digest(PACKAGES[package])
+    kept = PLACE / "judged" / f"{package}-{seed}-{code_digest((package,))}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     before = {row["mutant"]: Verdict(row["outcome"], row["by"]) for row in rows}
     done = {row["mutant"]: before[row["mutant"]] for row in rows if row["tests"] == tests}
-    mutants = sample(ROOT, files_of(room), count, f"{seed} {room}")
+    mutants = sample(ROOT, files_of(package), count, f"{seed} {package}")
     left = [mutant for mutant in mutants if str(mutant) not in done]
     if left:
-        with own_trees() as trees, Judge(trees, room) as judge:
+        with own_trees() as trees, Judge(trees, package) as judge:
             for mutant in left:
                 verdict = done[str(mutant)] = judge.verdict(mutant, before.get(str(mutant), Verdict("")).by)
                 log.info("%s %s: %s", verdict.outcome, verdict.by, mutant)
@@ -182,15 +182,15 @@ class Judge:
     Each has a process that runs its tests, started when it is needed.
     """
 
-    def __init__(self, folder: Path, room: str):
-        self.room = room
+    def __init__(self, folder: Path, package: str):
+        self.package = package
         self.switched_place, self.plain_place, self.failure = folder / "switched", folder / "plain", folder / "failure"
         shutil.rmtree(folder, ignore_errors=True)
         copy_tree(ROOT, self.switched_place)
-        self.switched = Switched.put(self.switched_place, files_of(room, self.switched_place))
+        self.switched = Switched.put(self.switched_place, files_of(package, self.switched_place))
         _compile_kernels(self.switched_place)
         self.killers: dict[str, Counter[str]] = {}
-        self.reached = recorded(room, self.switched_place)
+        self.reached = recorded(package, self.switched_place)
         self.server: Server | None = None
         self.plain: PlainJudge | None = None
 
@@ -229,7 +229,7 @@ class Judge:
         number = self.switched.numbers[mutant]
         if number in self.switched.placed:
             if self.server is None:
-                words = ("switches", "judge", str(self.switched_place), str(self.failure), "0", *ROOMS[self.room])
+                words = ("switches", "judge", str(self.switched_place), str(self.failure), "0", *PACKAGES[self.package])
                 self.server = Server(words, self.switched_place)
             return self.server.ask({"mutant": number, "tests": tests, "seconds": spent})
         if self.plain is None:
@@ -304,22 +304,25 @@ class Server:
 
 def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     """Rows of the table: one a sample."""
-    rooms = {room for room in ROOMS if any(name.rpartition("-")[0] == room for name in results)}
-    return [_figure(seed, {room: results[f"{room}-{seed}"] for room in ROOMS if room in rooms}) for seed in SAMPLES]
+    packages = {package for package in PACKAGES if any(name.rpartition("-")[0] == package for name in results)}
+    return [
+        _figure(seed, {package: results[f"{package}-{seed}"] for package in PACKAGES if package in packages})
+        for seed in SAMPLES
+    ]
 
 
 def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
-    real = {room: result["killed"] + len(result["survivors"]) for room, result in results.items()}
+    real = {package: result["killed"] + len(result["survivors"]) for package, result in results.items()}
     killed = sum(result["killed"] for result in results.values())
     excused = sum(len(result["equivalent"]) for result in results.values())
     number = max(result["mutants"] for result in results.values())
-    by_room = ", ".join(f"{room} {result['killed']} of {real[room]}" for room, result in results.items())
+    by_package = ", ".join(f"{package} {result['killed']} of {real[package]}" for package, result in results.items())
     return Figure(
         f"mutation of every package, seed {seed}",
         "90 % of real mutants of each package killed by the quick tests of its folder",
-        f"{100 * killed / max(1, sum(real.values())):.1f} %: {killed} of {sum(real.values())} ({by_room}); "
+        f"{100 * killed / max(1, sum(real.values())):.1f} %: {killed} of {sum(real.values())} ({by_package}); "
         f"{excused} more change no result",
-        all(result["killed"] >= LEAST * real[room] for room, result in results.items())
+        all(result["killed"] >= LEAST * real[package] for package, result in results.items())
         and not faults_of(list(results.values())),
         f"{number} a package drawn with a seed (comparisons, arithmetic, constants, conditions, min and max); "
         f"each judged by the tests of the mirroring folder that reach its block, the quickest first, {SPENT:.0f} CPU s "
@@ -328,6 +331,6 @@ def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
 
 
 PART = Part("mutation", portions, figures, table=Sized(0.17, minutes=22), sources=(
-    *ROOMS, *(folder for folders in ROOMS.values() for folder in folders), "benchmarks/reliability/mutation.py",
+    *PACKAGES, *(folder for folders in PACKAGES.values() for folder in folders), "benchmarks/reliability/mutation.py",
     "benchmarks/reliability/equivalent_mutants.yaml",
 ))  # fmt: skip

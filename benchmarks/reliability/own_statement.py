@@ -83,10 +83,10 @@ def _peak(problem: PipelineProblem, order: Order, chunks: list[list[tuple[LayerK
     fixed += sum(kind.choices[mode].states_mib for layers in chunks for kind, mode in layers if mode in problem.choices)
     splits = 1 + max(task[3] for task in order)
     last = WEIGHT_GRADIENT if any(task[0] == WEIGHT_GRADIENT for task in order) else BACKWARD
-    held = most = 0.0
+    alive = most = 0.0
     for direction, v, _, _ in order:
-        held += kept[v] / splits * ((direction == FORWARD) - (direction == last))
-        most = max(most, held)
+        alive += kept[v] / splits * ((direction == FORWARD) - (direction == last))
+        most = max(most, alive)
     return fixed + most
 
 

@@ -25,10 +25,10 @@ OfStage = Callable[[int], Order]
 def most_alive(order: Order, split_backward: bool) -> int:
     """Pieces that a stage keeps at the worst moment of an order."""
     last = WEIGHT_GRADIENT if split_backward else BACKWARD
-    held = most = 0
+    alive = most = 0
     for direction, *_ in order:
-        held += (direction == FORWARD) - (direction == last)
-        most = max(most, held)
+        alive += (direction == FORWARD) - (direction == last)
+        most = max(most, alive)
     return most
 
 
@@ -204,8 +204,8 @@ def megatron_core_order(
 class _Settings:
     """A configuration in which everything that is not given is off."""
 
-    def __init__(self, **told: Any):
-        self.__dict__.update(told)
+    def __init__(self, **fields: Any):
+        self.__dict__.update(fields)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -141,7 +141,7 @@ def run_forked(
     with tempfile.TemporaryDirectory(prefix="reliability-") as own:
         out, err, strayed, scratch = (Path(own) / name for name in ("out", "err", "strayed", "tmp"))
         scratch.mkdir()
-        held_mib, fresh_mib = _resident_mib(), _fresh_mib()
+        resident_mib, fresh_mib = _resident_mib(), _fresh_mib()
         began = time.monotonic()
         child = os.fork()
         if child == 0:
@@ -162,7 +162,7 @@ def run_forked(
         spent = time.monotonic() - began
         seen = strayed.read_text(encoding="utf-8", errors="replace").splitlines() if strayed.exists() else []
         seen += ["a process it started outlived it"] if outlived else []
-        peak_mib = usage.ru_maxrss / 1024 - max(0.0, held_mib - fresh_mib)
+        peak_mib = usage.ru_maxrss / 1024 - max(0.0, resident_mib - fresh_mib)
         texts, cpu = (_text(out), _text(err)), usage.ru_utime + usage.ru_stime
         return Outcome(code, *texts, spent, cpu, timed_out, peak_mib, tuple(dict.fromkeys(seen)))
 

@@ -185,12 +185,12 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ):  # fmt: skip
         by = {name: result for name, result in results.items() if name.startswith(prefixes)}
         wrong, absent = faults_of(list(by.values())), [name for name, result in by.items() if result.get("absent")]
-        told = f"{len(by)} generators, {total(list(by.values()), 'shapes'):,} shapes, {len(wrong)} differences"
+        summary = f"{len(by)} generators, {total(list(by.values()), 'shapes'):,} shapes, {len(wrong)} differences"
         rows.append(
             Figure(
                 f"schedules from outside: {title}",
                 f"{SHAPES} shapes a generator: the same order on every stage, the same most alive",
-                told + (f"; not here: {', '.join(absent)}" if absent else ""),
+                summary + (f"; not here: {', '.join(absent)}" if absent else ""),
                 not wrong and not absent,
                 how,
             )

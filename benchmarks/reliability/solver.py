@@ -196,11 +196,11 @@ def medium_problem(rng: np.random.Generator, most_stages: int = 8) -> PipelinePr
     if dense:
         kinds = (LayerKind("dense", dense, round(float(rng.uniform(0.3, 0.6)), 3), 866.0, {NONE: 479.0, FULL: 30.0}),
                  body)  # fmt: skip
-    most = max(held.layer_mib for held in kinds) * -(-layers // stages) + 9000.0
-    room = body.activation_mib[NONE] * (layers / stages) * stages * float(rng.uniform(0.3, 1.1))
+    most = max(kind.layer_mib for kind in kinds) * -(-layers // stages) + 9000.0
+    margin = body.activation_mib[NONE] * (layers / stages) * stages * float(rng.uniform(0.3, 1.1))
     return PipelineProblem(
         stages, interleaves, stages * int(rng.integers(2, 5)), kinds,
-        (3383.0, *[2382.0] * (stages - 2), 8675.0), (round(most + room),) * stages,
+        (3383.0, *[2382.0] * (stages - 2), 8675.0), (round(most + margin),) * stages,
         ScheduleSpec("1f1b" if interleaves == 1 else "interleaved", bool(rng.integers(2))),
         backward_ratio=round(float(rng.uniform(1.5, 2.5)), 3), head_forward=round(float(rng.uniform(0, 2)), 3),
     )  # fmt: skip
@@ -263,7 +263,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
             f"{total(by['checked'], 'instances'):,} instances ({total(by['checked'], 'infeasible'):,} proven "
             f"infeasible), {wrong['checked']} violations",
             not wrong["checked"],
-            "up to 4 stages, 3 interleaves, 10 layers; every plan played in exact arithmetic, and again with orders, "
+            "up to 4 stages, VPP 3, 10 layers; every plan played in exact arithmetic, and again with orders, "
             "memory and times stated apart from the product (own_statement.py)",
         ),
         Figure(

@@ -42,8 +42,8 @@ def _plan_into(name: str, text: str) -> Writer:
             return path.write_bytes(text.encode())
         config = read_config(path)
         assert config.plan is not None
-        held = config.plan.recompute.get(FULL, ())
-        again = as_grid([[0 if any(map(any, held)) else 1] * config.plan.stages] * config.plan.interleaves)
+        recomputed = config.plan.recompute.get(FULL, ())
+        again = as_grid([[0 if any(map(any, recomputed)) else 1] * config.plan.stages] * config.plan.interleaves)
         return write_plan(config, PipelinePlan(config.plan.layers, {FULL: again}))
 
     return write

@@ -146,16 +146,16 @@ class SecondCluster:
 
     def peak_of_chunks(self, run: RunSetting, chunks: Sequence[Stage], at: int, micro: int) -> int:
         """The same of the stage at a place under the order of tasks of its chunks."""
-        held = most = 0
+        alive = most = 0
         each = [
             self.passes_bytes(run, chunk, (at == number == 0, at == run.pp - 1 and number == run.vpp - 1))
             for number, chunk in enumerate(chunks)
         ]
         for backward, chunk, _ in order_of(at, run, micro):
             kept, peak = each[chunk]
-            held -= kept * backward
-            most = max(most, held + peak)
-            held += kept * (not backward)
+            alive -= kept * backward
+            most = max(most, alive + peak)
+            alive += kept * (not backward)
         start = self.start(run, tuple(block for chunk in chunks for block in chunk))
         return self._with_gaps(run, start + most, f"chunks {at} {micro}")
 

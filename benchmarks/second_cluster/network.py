@@ -193,13 +193,13 @@ class Design:
             del full
         query, key, value = parts.pop("q"), parts.pop("k"), parts.pop("v")
         for one, outer in (("q", wide), ("k", narrow)):
-            held = {"q": query, "k": key}[one]
-            turned = rank.kernel("RotaryPositionEmbedding", [held, (rows // run.mbs, 128)], (rows, outer))
+            turning = {"q": query, "k": key}[one]
+            turned = rank.kernel("RotaryPositionEmbedding", [turning, (rows // run.mbs, 128)], (rows, outer))
             if one == "q":
                 query = turned
             else:
                 key = turned
-            del held, turned
+            del turning, turned
         attend = self._ring if self.ring and run.cp > 1 else self._heads
         out, core = attend(rank, query, key, value)
         if rank.runs_again("core_attn"):
@@ -210,9 +210,10 @@ class Design:
             gradients = core(gradient)
             del gradient
             for one in ("k", "q"):
-                held = gradients.pop(one)
-                gradients[one] = rank.kernel("RotaryPositionEmbeddingGrad", [held, (rows // run.mbs, 128)], held.shape)
-                del held
+                turning = gradients.pop(one)
+                inputs = [turning, (rows // run.mbs, 128)]
+                gradients[one] = rank.kernel("RotaryPositionEmbeddingGrad", inputs, turning.shape)
+                del turning
             return projected(gradients)
 
         rank.record(backward)
@@ -364,18 +365,18 @@ class Design:
 
     def _residual(self, rank: Rank, x: Tensor, inner: Layer) -> Tensor:
         """Input plus what a part makes of it."""
-        held: list[Tensor] = []
+        earlier: list[Tensor] = []
 
         def split(gradient: Tensor) -> Tensor:
-            total = rank.kernel("Add", [gradient, held[0]], gradient.shape)
-            held.clear()
+            total = rank.kernel("Add", [gradient, earlier[0]], gradient.shape)
+            earlier.clear()
             return total
 
         rank.record(split)
         out = inner(rank, x)
 
         def join(gradient: Tensor) -> Tensor:
-            held.append(gradient)
+            earlier.append(gradient)
             return gradient
 
         rank.record(join)

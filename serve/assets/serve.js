@@ -80,7 +80,7 @@ const TIPS = {
     cp: "上下文并行：每个样本的 token 切分到这么多张卡。", vpp: "虚拟级：每级持有的层块数。", mbs: "每个微批的样本数。", recompute: "反向时重新计算激活的层所占比例。",
     risk: "实际峰值超出上限的概率。", seconds: "求解的最长时间。", gbs: "每步的样本数。", ranks: "任务的卡数。", mfu: "模型本身的计算量与同样时间内设备峰值之比。" },
 };
-// What a person at the page is told most often, as the program says it in English, and in Chinese.
+// What a person at the page reads most often, as the program says it in English, and in Chinese.
 const CHINESE = [
   [/([\w.-]+): is longer than/, "$1 太大：请给出启动训练的文件"],
   [/^at least ([\d,]+) devices? \(([^)]*)\)$/, "至少 $1 张卡（$2）"],
@@ -132,7 +132,7 @@ const DEGREES = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs"];
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#f0e442"];
 const $ = (id) => document.getElementById(id);
 let language = navigator.language.startsWith("zh") ? "zh" : "en";
-let asked = 0, last = null, job = null, told = null, runs = [], seenRun = null, limits = {};
+let asked = 0, last = null, job = null, jobState = null, runs = [], seenRun = null, limits = {};
 
 const word = (name) => WORDS[language][name] ?? name;
 const fill = (name, values) => word(name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
@@ -380,7 +380,7 @@ async function startFile() {
 }
 
 function showStale() {
-  $("stale").hidden = !(job && job.ask && told && told.state === "done" && JSON.stringify(job.ask) !== JSON.stringify(question()));
+  $("stale").hidden = !(job && job.ask && jobState && jobState.state === "done" && JSON.stringify(job.ask) !== JSON.stringify(question()));
 }
 
 const utilization = (speed) => share(speed.mfu) + (speed.mfu_precision ? ` (${speed.mfu_precision})` : "");
@@ -444,10 +444,10 @@ function memoryTicks(top) {
   return Array.from({ length: Math.ceil(top / tick) }, (_, at) => at * tick);
 }
 
-function drawMemory(told) {
-  const svg = $("memory"), stages = told.peak_mib.length, names = Object.keys(told.parts);
-  const most = told.peak_mib.map((peak, stage) => told.peak_interval_mib?.[stage][1] ?? peak);
-  const right = svg.clientWidth || 640, top = 1.08 * Math.max(told.limit_mib, ...told.whole_mib, ...most);
+function drawMemory(jobState) {
+  const svg = $("memory"), stages = jobState.peak_mib.length, names = Object.keys(jobState.parts);
+  const most = jobState.peak_mib.map((peak, stage) => jobState.peak_interval_mib?.[stage][1] ?? peak);
+  const right = svg.clientWidth || 640, top = 1.08 * Math.max(jobState.limit_mib, ...jobState.whole_mib, ...most);
   const wide = (right - 44) / stages, bottom = 205, high = 200 / top;
   const level = (mib) => bottom - high * mib;
   svg.setAttribute("viewBox", `0 0 ${right} 230`);
@@ -460,23 +460,23 @@ function drawMemory(told) {
     const x = 40 + stage * wide, width = Math.max(1, Math.min(0.8 * wide, 80)), left = x + (wide - width) / 2;
     let sum = 0;
     names.forEach((name, index) => {
-      const mib = told.parts[name][stage];
+      const mib = jobState.parts[name][stage];
       sum += mib;
       const bar = element("rect", null, { x: left, y: level(sum), width, height: high * mib, fill: COLOURS[index % COLOURS.length] });
       bar.append(element("title", `${word("stage")} ${stage}: ${word(name)} ${gib(mib)} GiB`));
       svg.append(bar);
     });
     const whisker = element("line", null, { class: "interval", x1: x + wide / 2, x2: x + wide / 2,
-      y1: level(told.peak_mib[stage]), y2: level(most[stage]) });
+      y1: level(jobState.peak_mib[stage]), y2: level(most[stage]) });
     whisker.append(element("title", `${word("stage")} ${stage}: ${word("upto")} ${gib(most[stage])} GiB`));
     svg.append(whisker);
     const every = Math.ceil(24 / wide);
     if (stage % every === 0) svg.append(element("text", String(stage), { x: x + wide / 2, y: 220, "text-anchor": "middle" }));
   }
-  const whole = Math.max(...told.whole_mib), limit = level(whole);
+  const whole = Math.max(...jobState.whole_mib), limit = level(whole);
   svg.append(element("line", null, { class: "limit", x1: 40, x2: right, y1: limit, y2: limit }),
     element("text", `${word("limit")} ${gib(whole)}`, { x: right, y: limit - 4, "text-anchor": "end" }));
-  svg.setAttribute("aria-label", `${word("memory")}: ${told.peak_mib.map(gib).join(", ")}`);
+  svg.setAttribute("aria-label", `${word("memory")}: ${jobState.peak_mib.map(gib).join(", ")}`);
   $("legend").replaceChildren(...names.map((name, index) => {
     const shown = element("span", word(name)), mark = element("i", null);
     mark.style.background = COLOURS[index % COLOURS.length];
@@ -488,13 +488,13 @@ function drawMemory(told) {
 /* Solves and rankings. */
 
 async function start(kind) {
-  told = { state: "waiting" };
+  jobState = { state: "waiting" };
   delete document.body.dataset.done;
   const ask = question();
   try { job = { kind, ask, name: (await api(`/api/jobs/${kind}`, ask)).job }; }
-  catch (error) { told = { state: "done", files: [], answer: { told: error.message } }; }
+  catch (error) { jobState = { state: "done", files: [], answer: { jobState: error.message } }; }
   remember(); showAnswer();
-  if (told.state !== "done") follow(job.name);
+  if (jobState.state !== "done") follow(job.name);
 }
 
 async function follow(name) {
@@ -503,40 +503,40 @@ async function follow(name) {
   try {
     const state = await api(`/api/job/${name}`);
     if (name !== job.name) return;
-    told = state;
+    jobState = state;
   } catch (error) {
-    if (!error.lost) { job = told = null; remember(); showAnswer(); return; }  // a server that was started anew
-    told = { ...told, lost: true }; wait = 2000;
+    if (!error.lost) { job = jobState = null; remember(); showAnswer(); return; }  // a server that was started anew
+    jobState = { ...jobState, lost: true }; wait = 2000;
   }
   showAnswer();
-  if (told.state !== "done") { setTimeout(follow, wait, name); return; }
+  if (jobState.state !== "done") { setTimeout(follow, wait, name); return; }
   document.body.dataset.done = name;
   history_();
 }
 
 function showAnswer() {
-  const kind = { rank: "ranking", size: "sizing" }[job && job.kind] ?? "plan", open = told !== null && told.state !== "done";
+  const kind = { rank: "ranking", size: "sizing" }[job && job.kind] ?? "plan", open = jobState !== null && jobState.state !== "done";
   showStale();
   $("answer").dataset.word = kind; $("answer").textContent = word(kind);
   $("stop").hidden = !open;
   for (const id of ["plan", "files"]) $(id).replaceChildren();
   $("progress").className = "";
-  if (told === null) { $("progress").textContent = word("hint"); return; }
+  if (jobState === null) { $("progress").textContent = word("hint"); return; }
   if (open) {
-    const so_far = told.progress;
-    $("progress").textContent = told.lost ? word("lost") : told.state === "waiting" ? word("waiting")
+    const so_far = jobState.progress;
+    $("progress").textContent = jobState.lost ? word("lost") : jobState.state === "waiting" ? word("waiting")
       : so_far ? fill("found", { step: ms(so_far.step), bound: ms(so_far.bound) })
         : word({ ranking: "ranks_now", sizing: "sizes_now" }[kind] ?? "starting");
     return;
   }
-  const answer = told.answer;
-  if (answer.error || answer.told) { $("progress").textContent = answer.told ?? reason(answer.error); $("progress").className = "bad"; }
+  const answer = jobState.answer;
+  if (answer.error || answer.jobState) { $("progress").textContent = answer.jobState ?? reason(answer.error); $("progress").className = "bad"; }
   else if (answer.rows) showRanking(answer);
   else if (answer.sized) showSize(answer);
   else showPlan(answer);
-  for (const role of told.files) {
+  for (const role of jobState.files) {
     const link = element("a", word(role), { id: `file-${role}`,
-      href: told.links[role] });
+      href: jobState.links[role] });
     if (role === "report") link.target = "_blank"; else link.download = "";
     $("files").append(link);
   }
@@ -701,7 +701,7 @@ async function begin() {
   $("compare").addEventListener("click", compare);
   window.addEventListener("resize", () => { if (last) { drawMemory(last); drawPipeline($("pipeline"), steps); } });
   $("language").addEventListener("click", () => { language = language === "en" ? "zh" : "en"; remember(); speak(); });
-  if (kept.job) { job = kept.job; told = { state: "waiting" }; follow(job.name); }
+  if (kept.job) { job = kept.job; jobState = { state: "waiting" }; follow(job.name); }
   speak();
   await estimate();
   await history_();

@@ -17,9 +17,8 @@ def test_readme_and_documentation_use_none_of_the_words() -> None:
 
 
 def test_pages_that_are_left_out_exist() -> None:
-    named = (*words.GENERATED, *words.ALLOWED)
+    named = (*words.GENERATED, *words.ALLOWED, *words.NOT_COVERED)
     assert [name for name in named if not (words.ROOT / name).is_file()] == []
-    assert set(words.NOT_YET_COVERED) <= set(words.PACKAGES)
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,9 @@ def _first_row(folder):
 
 def test_ctrl_c_before_anything_is_read_ends_with_130_and_a_word(tmp_path):
     load.write_candidates(tmp_path, 2)
-    seen = load.watch(tmp_path, 0.15)
+    # On a busy machine an early press ends Python itself, before it begins any program.
+    presses = (load.watch(tmp_path, seconds) for seconds in (0.15, 0.3, 0.6, 1.2))
+    seen = next(seen for seen in presses if "init_import_site" not in seen.text)
     assert seen.code in (130, -signal.SIGINT) and "Traceback" not in seen.text
 
 

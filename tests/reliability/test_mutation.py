@@ -109,9 +109,9 @@ def test_kernels_are_found_in_sub_packages_too() -> None:
 
 
 def test_every_package_of_the_product_is_mutated_and_judged_by_the_tests_that_mirror_it() -> None:
-    assert set(mutation.ROOMS) == set(PACKAGES)
-    for room, folders in mutation.ROOMS.items():
-        assert mutation.files_of(room) and all((ROOT / folder).is_dir() for folder in folders)
+    assert set(mutation.PACKAGES) == set(PACKAGES)
+    for package, folders in mutation.PACKAGES.items():
+        assert mutation.files_of(package) and all((ROOT / folder).is_dir() for folder in folders)
 
 
 def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> None:
