@@ -421,14 +421,24 @@ def _likely(
 def _split(
     column: Column, settings: Sequence[RunSetting], fitters: dict[tuple[int, ...], Fitter]
 ) -> tuple[Column, ...]:
-    """Two columns where no law meets all runs, but laws meet those with a degree above one, and those without."""
-    some = next(iter(column.operators.values()))
-    if not some.is_compute or _is_exact(column.operators, settings, fitters):
+    """Two columns where no law meets all runs, or no condition explains which have it, but laws and conditions do for
+    those with a degree above one, and for those without.
+    """
+
+    def exact(operators: Mapping[int, Operator]) -> bool:
+        some = next(iter(operators.values()))
+        return not some.is_compute or _is_exact(operators, settings, fitters)
+
+    def explained(operators: Mapping[int, Operator]) -> bool:
+        return condition_of([run in operators for run in range(len(settings))], settings) is not None
+
+    known = explained(column.operators)
+    if known and exact(column.operators):
         return (column,)
     for name in SPLITTING:
         halves = [{run: one for run, one in column.operators.items() if (getattr(settings[run], name) > 1) == above}
                   for above in (True, False)]  # fmt: skip
-        if all(halves) and all(_is_exact(half, settings, fitters) for half in halves):
+        if all(halves) and all(exact(half) and (known or explained(half)) for half in halves):
             return tuple(Column(half, {run: column.places[run] for run in half}) for half in halves)
     return (column,)
 

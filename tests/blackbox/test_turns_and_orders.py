@@ -122,6 +122,22 @@ def test_operators_in_another_order_under_tp_keep_one_law_each():
         assert sorted(shown) == sorted(swapped(large).operators)
 
 
+def test_two_operators_in_one_place_that_share_no_condition_are_two():
+    """A copy where CP is 1 and another where it is above 2: as one operator it would be there for no reason."""
+
+    def crossing(run: RunSetting) -> RunOperators:
+        rows = run.seq // run.cp
+        copies = [operator("Copy", rows, 4096)] if run.cp != 2 else []
+        return RunOperators(run, (operator("Norm", rows, 4096), *copies, operator("Gelu", rows, 8192 // run.tp)))
+
+    settings = [*SETTINGS[:4], BASE.replace(cp=1, tp=4), *SETTINGS[5:]]
+    found = lawful_operators([crossing(run) for run in settings])
+    assert {str(one.condition) for one in found if one.like.type == "Copy"} == {"cp > 2", "cp = 1"}
+    for large in (RunSetting(tp=8, cp=8, seq=32768), RunSetting(tp=2, cp=2, seq=32768), RunSetting(tp=8, seq=32768)):
+        shown = [one.like.type for one in found if one.condition.is_met(large)]
+        assert shown == [one.type for one in crossing(large).operators]
+
+
 def test_a_padded_vocabulary_times_other_sizes_follows_one_law():
     runs = [*SETTINGS, BASE.replace(tp=8)]
     sizes = [-(-45_373 // (128 * run.tp)) * 128 * run.seq // run.cp * 2 for run in runs]
