@@ -214,7 +214,7 @@ def _explained(seen: Mapping[int, tuple[int, int]], shown: _Shown, depth: int, s
             parts = [_explained(half, shown, most, slack) if half else () for half in halves]
             if all(parts):
                 return tuple(
-                    replace(end, condition=Condition(((name, above), *end.condition.above)))
+                    replace(end, condition=replace(end.condition, above=((name, above), *end.condition.above)))
                     for part, above in zip(parts, (True, False), strict=True)
                     for end in part
                 )

@@ -173,6 +173,21 @@ def test_a_tensor_lives_as_long_as_runs_show_under_each_condition():
         assert laws.micro_batch(run, ("layer", False))[1] == pytest.approx(512 + most * 8192 * 8192)
 
 
+def test_a_tensor_may_live_longer_without_further_turns_and_longest_without_tp():
+    def trace(run: RunSetting) -> RunMemory:
+        sizes = {"input": 512, "key": 4096, "next": 10, "wide": 10, "first": 10, "second": 4000}
+        kept, early, late = run.cp <= 2, run.tp > 1, run.tp == 1
+        events = ["+input", "+key", "+next", *["-key"] * (not kept), "+wide", "-next", "-wide", TURN, "+first"]
+        events += [*["-key"] * (kept and early), "+second", *["-key"] * (kept and late), "-first", "-second", "-input"]
+        block = BlockTrace(sizes, tuple(events), "input")
+        return RunMemory(run, (("layer", True),), 1, {"layer": {"w": 1}}, 0, 1 << 20, {"layer": block}, 1 << 20)
+
+    laws = memory_laws([trace(run) for run in (*SETTINGS, BASE.replace(tp=1, cp=4))])
+    expected = {(1, 2): (4608, 8618), (8, 2): (4608, 4628), (1, 8): (512, 4618), (8, 8): (512, 4618)}
+    for (tp, cp), figures in expected.items():
+        assert laws.micro_batch(RunSetting(tp=tp, cp=cp, seq=16384), ("layer", False)) == figures
+
+
 def test_a_tensor_that_is_given_back_late_sees_as_many_allocations_where_others_are_missing():
     def trace(run: RunSetting, late: int, cp: bool, seq: bool) -> RunMemory:
         # Of four allocations after its use a run has the two of CP or of none, and the largest always.
