@@ -2,13 +2,14 @@
 
 The JSON takes precedence over the script's flags: MindSpeed-MM builds the language model of ``text_decoder``
 (Ascend/MindSpeed-MM 57069cd5 pretrain_vlm.py:99-104, ``get_model_config``). ``pipeline_num_layers`` has the layers of
-each stage, with virtual stages a row of them each (mindspeed_mm/models/predictor/predict_model.py:59-91).
+each stage; with ``--virtual-pipeline-model-parallel-size``, which is MindSpeed-MM's alone, a row of them for each
+virtual stage (mindspeed_mm/models/vlm_model.py:312-326).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
 from taylor.cost_model.job.tower import TowerRun
 from taylor.parsers.megatron.kinds import LAYER_LIST, NOOPS
-from taylor.parsers.megatron.own_plan import LAYOUT
+from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK, PER_RANK
 from taylor.parsers.megatron.tower_file import (
     DECODER,
     DUMMY_OPTIMIZER,
     PLACES,
+    VIRTUAL,
     Launch,
+    read_language,
     read_spread,
     read_towers,
     spread_note,
@@ -33,6 +36,8 @@ from taylor.parsers.text.shell_words import Char, Word
 from taylor.register.tower import VISION
 
 MODEL_FILE, DATA_FILE = "mm-model", "mm-data"
+DISAGGREGATED = "layerwise_disaggregated_training"
+"""A key of ``patch`` (Ascend/MindSpeed-MM 57069cd5 docs/zh/features/layerwise_disaggregated_training.md:171-203)."""
 MAX_BYTES = 2**20
 _FOLDERS = 8
 """Folders above a script from which its path to the JSON may count: it is written from the repository's root."""
@@ -138,15 +143,21 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
         cure = f"write {', '.join(_NEEDED)}, as the configuration there has them"
         where = " lie in the folder of init_from_hf_path" if "init_from_hf_path" in data else " are not in the file"
         raise InputError(f"is missing: the sizes{where}", file=path, field=f"{DECODER}.{missing}", cure=cure)
-    stated = list(_flags(path, decoder, flags))
-    tower = read_towers(data, _images(flags), path)
-    note = None
-    if tower is not None and tower.spec.kind == VISION:
-        launch = _launch(flags)
-        spread = read_spread(data, decoder, launch, path)
+    patches = data.get("patch")
+    if isinstance(patches, dict) and patches.get(DISAGGREGATED):
+        problem = "puts the first and the last layers on one stage, with an order of its own, which is not planned"
+        raise InputError(problem, file=path, field=f"patch.{DISAGGREGATED}", cure="leave it out")
+    launch = _launch(flags)
+    language = read_language(decoder, launch, path) if launch.stages > 1 else []
+    stated = [*_flags(decoder), *_placing(language, launch)]
+    tower, spread, note = read_towers(data, _images(flags), path), None, None
+    seen = tower is not None and tower.spec.kind == VISION
+    if language and (seen or not data.get("image_encoder")):
+        spread = read_spread(data, language, launch, path)
+    if tower is not None and seen:
         tower = replace(tower, spread=spread, spreadable=unable_to_spread(data, launch))
         note = spread_note(data, spread, launch)
-    return flags.overlaid(stated), ModelFile(path, stated, tower, () if note is None else (note,))
+    return flags.overlaid(stated, without=(VIRTUAL,)), ModelFile(path, stated, tower, () if note is None else (note,))
 
 
 def _launch(flags: Flags) -> Launch:
@@ -154,7 +165,28 @@ def _launch(flags: Flags) -> Launch:
         flags.integer(f"{name}-size", default=1, high=4096)
         for name in ("pipeline-model-parallel", "tensor-model-parallel", "context-parallel")
     )
-    return Launch(stages, tp, cp, flags.has("sequence-parallel"), flags.has(DUMMY_OPTIMIZER))
+    interleaves = _interleaves(flags, stages)
+    return Launch(stages, interleaves, tp, cp, flags.has("sequence-parallel"), flags.has(DUMMY_OPTIMIZER))
+
+
+def _interleaves(flags: Flags, stages: int) -> int:
+    """Virtual stages of each stage; 1 and less are none.
+
+    Source: Ascend/MindSpeed-MM 57069cd5 mindspeed_mm/patchs/validate_args_patch.py:264-292.
+
+    Raises
+    ------
+    InputError
+        When the launcher refuses them.
+    """
+    for name in (PER_CHUNK, PER_RANK):
+        if flags.has(name):
+            raise flags.error(name, "is refused by MindSpeed-MM", cure=f"use --{VIRTUAL}")
+    interleaves: int = flags.integer(VIRTUAL, default=1, low=0, high=1024)
+    least = 3 if flags.has("no-overlap-p2p-communication") else 2
+    if interleaves > 1 and stages < least:
+        raise flags.error(VIRTUAL, f"needs {least} stages or more, and there are {stages}", interleaves, "leave it out")
+    return max(1, interleaves)
 
 
 def _images(flags: Flags) -> Mapping[str, Any]:
@@ -209,7 +241,7 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _flags(path: Path, decoder: Mapping[str, Any], flags: Flags) -> Iterator[Flag]:
+def _flags(decoder: Mapping[str, Any]) -> Iterator[Flag]:
     for key, name in _VALUES.items():
         value = decoder.get(key)
         if isinstance(value, (int, str)) and not isinstance(value, bool):
@@ -219,27 +251,14 @@ def _flags(path: Path, decoder: Mapping[str, Any], flags: Flags) -> Iterator[Fla
             yield _flag(name)
     if decoder.get("add_bias_linear") is False:
         yield _flag("disable-bias-linear")
-    yield from _placing(path, decoder.get(PLACES), flags)
 
 
-def _placing(path: Path, places: Any, flags: Flags) -> Iterator[Flag]:
+def _placing(language: Sequence[int], launch: Launch) -> Iterator[Flag]:
     """The flag that puts the same layers on every stage: a list, with virtual stages a layout."""
-    stages = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
-    if places is None or stages == 1:
-        return
-    rows = places if isinstance(places, list) and places and all(isinstance(row, list) for row in places) else [places]
-    if not all(isinstance(row, list) and len(row) == stages and all(map(_is_count, row)) for row in rows):
-        problem = f"must list the layers of each of the {stages} stages, one row for each virtual stage"
-        raise InputError(problem, file=path, field=f"{DECODER}.{PLACES}", value=shortened(str(places)))
-    if len(rows) == 1:
-        yield _flag(LAYER_LIST, ",".join(map(str, rows[0])))
-    else:
-        chunks = ["t" * count for row in rows for count in row]
-        yield _flag(LAYOUT, "|".join(["E" + chunks[0], *chunks[1:-1], chunks[-1] + "L"]))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1000
+    if language and launch.interleaves == 1:
+        yield _flag(LAYER_LIST, ",".join(map(str, language)))
+    elif language:
+        yield _flag(LAYOUT, "E" + "|".join("t" * count for count in language) + "L")
 
 
 def _flag(name: str, value: str | None = None) -> Flag:

@@ -12,7 +12,7 @@ qwen2vl_vit_model.py:564-631). Biases: mindspeed_mm/models/common/module_spec/qw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ mindspeed_mm/models/vision/vision_model.py:17-24). ``qwen3vit`` asks every stage
 first one alone has (vision_encoders/qwen3vl_vit_model.py:121-123, 167-181, 277), ``glm4v_vit`` embeds nothing there
 (glm4v_vl_vit_model.py:467-482), and ``clip`` embeds the image again (clip_vit_model.py:89-94, 123)."""
 DUMMY_OPTIMIZER = "enable-dummy-optimizer"
+VIRTUAL = "virtual-pipeline-model-parallel-size"
 PATCHES_PER_S, AUDIO_MERGED = 50, 2
 """Moments of a second of sound, and how many of them become one token."""
 _SQUARE = 2
@@ -99,7 +100,7 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
     return TowerRun(
         spec,
         patches=patches,
-        trained=encoder.get("freeze") is not True,
+        trained=not encoder.get("freeze", True),
         recomputed=encoder.get("recompute_granularity") == "full",
         split=True,
         source=source,
@@ -147,7 +148,7 @@ def read_audio(data: Mapping[str, Any], path: Path) -> TowerRun | None:
         spec,
         images=0.0,
         patches=PATCHES_PER_S,
-        trained=encoder.get("freeze") is not True,
+        trained=not encoder.get("freeze", True),
         recomputed=encoder.get("recompute_granularity") == "full",
         split=True,
     )
@@ -165,12 +166,13 @@ class Launch:
 
     Parameters
     ----------
-    stages, tp, cp : int
+    stages, interleaves, tp, cp : int
     sequence_parallel, dummy_optimizer : bool
         ``--sequence-parallel`` and ``--enable-dummy-optimizer``.
     """
 
     stages: int
+    interleaves: int
     tp: int
     cp: int
     sequence_parallel: bool
@@ -193,7 +195,54 @@ def unable_to_spread(data: Mapping[str, Any], launch: Launch) -> str:
     return ""
 
 
-def read_spread(data: Mapping[str, Any], decoder: Mapping[str, Any], launch: Launch, path: Path) -> Spread | None:
+def chunks_of(places: Any, launch: Launch, path: Path, field: str) -> list[int]:
+    """Counts by chunk in model order: a number a stage, with virtual stages a row of them for each.
+
+    Source: Ascend/MindSpeed-MM 57069cd5 mindspeed_mm/models/vlm_model.py:152-168, 312-326.
+
+    Raises
+    ------
+    InputError
+        When the list has another form, over which the launcher breaks.
+    """
+    rows = places if launch.interleaves > 1 else [places]
+    if isinstance(rows, list) and all(isinstance(row, list) and len(row) == launch.stages for row in rows):
+        counts = [count for row in rows for count in row]
+        whole = all(type(count) is int and 0 <= count <= MAX_LAYERS for count in counts)
+        if len(rows) == launch.interleaves and whole and sum(counts) <= MAX_LAYERS:
+            return counts
+    each = f", a row for each of the {launch.interleaves} virtual stages" if launch.interleaves > 1 else ""
+    cure = f"write a number a stage; under --{VIRTUAL} a row of them for each virtual stage"
+    problem = f"must list the layers of each of the {launch.stages} stages{each}"
+    raise InputError(problem, file=path, field=field, value=shortened(str(places)), cure=cure)
+
+
+def read_language(decoder: Mapping[str, Any], launch: Launch, path: Path) -> list[int]:
+    """The language model's layers by chunk in model order.
+
+    Raises
+    ------
+    InputError
+        When the launcher breaks over them: a chunk without a layer passes nothing on (vlm_model.py:328-330, 622-713),
+        and the head is where the list has reached ``num_layers`` (vlm_model.py:343).
+    """
+    chunks = chunks_of(decoder.get(PLACES), launch, path, f"{DECODER}.{PLACES}")
+    begins = next((place for place, count in enumerate(chunks) if count), 0)
+    if sum(chunks) != decoder["num_layers"]:
+        cure = f"let the list add up to num_layers = {decoder['num_layers']}"
+        raise _odd_places(decoder, f"has {sum(chunks)} layers, so that no stage has the head", cure, path)
+    if 0 in chunks[begins:]:
+        problem = f"has no layer on position {chunks.index(0, begins)}, behind the first layers"
+        raise _odd_places(decoder, problem, "give every later position a layer", path)
+    return chunks
+
+
+def _odd_places(section: Mapping[str, Any], problem: str, cure: str, path: Path, name: str = DECODER) -> InputError:
+    value = shortened(str(section.get(PLACES)))
+    return InputError(problem, file=path, field=f"{name}.{PLACES}", value=value, cure=cure)
+
+
+def read_spread(data: Mapping[str, Any], language: Sequence[int], launch: Launch, path: Path) -> Spread | None:
     """The chunks of a model file's encoder of images; None where it lies on the first one with the embedding.
 
     Raises
@@ -204,49 +253,39 @@ def read_spread(data: Mapping[str, Any], decoder: Mapping[str, Any], launch: Lau
         whole where it begins. A chunk with neither never gets an input (vlm_model.py:370-381, 624-625), and sound that
         is heard elsewhere is not handed over (vlm_model.py:631-646).
     """
-    encoder, field = _part(data, ENCODER), f"image_encoder.{ENCODER}.{PLACES}"
-    places, own = encoder.get(PLACES), decoder.get(PLACES)
-    if places is None or launch.stages == 1:
-        return None
-    chunks, language = _chunks(places, launch.stages), _chunks(own, launch.stages)
+    encoder, name = _part(data, ENCODER), f"image_encoder.{ENCODER}"
+    begins = next(place for place, count in enumerate(language) if count)
+    if not encoder and begins:
+        problem = f"begins on position {begins}, and no encoder is on the ones before it"
+        raise _odd_places(data[DECODER], problem, "give every position a layer", path)
+    chunks = chunks_of(encoder.get(PLACES), launch, path, f"{name}.{PLACES}") if encoder else []
 
-    def error(problem: str, cure: str, name: str = field, value: object = places) -> InputError:
-        return InputError(problem, file=path, field=name, value=shortened(str(value)), cure=cure)
+    def error(problem: str, cure: str) -> InputError:
+        return _odd_places(encoder, problem, cure, path, name)
 
-    if chunks is None:
-        cure = "write a number a stage, and a row of them a virtual stage"
-        raise error(f"must list the layers of each of the {launch.stages} stages", cure)
-    if sum(chunks) != encoder["num_layers"]:
+    if sum(chunks) != encoder.get("num_layers", 0):
         cure = f"let the list add up to num_layers = {encoder['num_layers']}"
         raise error(f"has {sum(chunks)} layers, so that no stage has the projector", cure)
     lead = next((place for place, count in enumerate(chunks) if not count), len(chunks))
     if sum(chunks[:lead]) != sum(chunks):
         raise error("leaves a stage out in front of a layer of the encoder", "put its layers on the first stages")
-    if language is None or len(language) != len(chunks):
-        cure = f"write {DECODER}.{PLACES} in the form of the encoder's"
-        raise error(f"is {shortened(str(places))}, and the language model's list has another form", cure, value=own)
-    begins = next((place for place, count in enumerate(language) if count), len(language))
-    if not lead - 1 <= begins <= lead < len(chunks) + (begins < lead):
+    if not lead - 1 <= begins <= lead:
         cure = f"give {DECODER}.{PLACES} its first layers on position {lead - 1} or {lead} of the list"
         problem = f"ends the encoder on position {lead - 1}, and the language model begins on position {begins}"
         raise error(problem, cure)
-    _require_sound_with(data, begins, launch.stages, path)
+    _require_sound_with(data, begins, launch, path)
     if lead > 1 and (why := unable_to_spread(data, launch)):
         raise error(f"puts the encoder on {lead} chunks: {why}", "put all of its layers on the first stage")
-    if (lead, begins) == (1, 0):
-        return None
-    return Spread(launch.stages, len(chunks) // launch.stages, tuple(chunks[:lead]), begins)
+    return Spread(launch.stages, launch.interleaves, tuple(chunks[:lead]), begins) if begins else None
 
 
-def _require_sound_with(data: Mapping[str, Any], begins: int, stages: int, path: Path) -> None:
+def _require_sound_with(data: Mapping[str, Any], begins: int, launch: Launch, path: Path) -> None:
     """Refuse an encoder of sound away from the embedding."""
-    sound = _part(data, AUDIO_ENCODER, AUDIO_ENCODER)
-    chunks = _chunks(sound.get(PLACES), stages)
-    if chunks is not None and (begins >= len(chunks) or chunks[begins] != sound.get("num_layers")):
+    sound, name = _part(data, AUDIO_ENCODER, AUDIO_ENCODER), f"{AUDIO_ENCODER}.{AUDIO_ENCODER}"
+    if sound and chunks_of(sound.get(PLACES), launch, path, f"{name}.{PLACES}")[begins] != sound.get("num_layers"):
         cure = f"put all of its layers on position {begins}, the language model's first"
-        field, value = f"{AUDIO_ENCODER}.{AUDIO_ENCODER}.{PLACES}", shortened(str(sound.get(PLACES)))
         problem = "puts the encoder of sound elsewhere than the embedding, which alone takes what it hears"
-        raise InputError(problem, file=path, field=field, value=value, cure=cure)
+        raise _odd_places(sound, problem, cure, path, name)
 
 
 def spread_note(data: Mapping[str, Any], spread: Spread | None, launch: Launch) -> str | None:
@@ -254,23 +293,14 @@ def spread_note(data: Mapping[str, Any], spread: Spread | None, launch: Launch) 
 
     Such a stage has no gradient and no parameter for its optimizer (docs/zh/features/dummy_optimizer.md).
     """
-    if spread is None or launch.dummy_optimizer or _part(data, ENCODER).get("freeze") is not True:
+    if spread is None or launch.dummy_optimizer or not _part(data, ENCODER).get("freeze", True):
         return None
-    projects = _part(data, PROJECTOR).get("freeze") is not True
+    projects = not _part(data, PROJECTOR).get("freeze", False)
     frozen = spread.begins - (projects and spread.begins == len(spread.layers))
     if not frozen:
         return None
     stages = "a stage" if frozen == 1 else f"{frozen} stages"
     return f"{ENCODER}.{PLACES} {spread}: {stages} of frozen layers alone: the launch needs --{DUMMY_OPTIMIZER}"
-
-
-def _chunks(places: Any, stages: int) -> list[int] | None:
-    """Counts by chunk in model order, from a row a virtual stage or one; None where they are none."""
-    rows = places if isinstance(places, list) and places and all(isinstance(row, list) for row in places) else [places]
-    if not all(isinstance(row, list) and len(row) == stages for row in rows):
-        return None
-    counts = [count for row in rows for count in row]
-    return counts if all(type(count) is int and 0 <= count <= MAX_LAYERS for count in counts) else None
 
 
 def _part(data: Mapping[str, Any], name: str, section_name: str = "image_encoder") -> Mapping[str, Any]:

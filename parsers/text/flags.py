@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,9 @@ class Flags:
         """These flags, of a tool whose options' names are no sign of MindSpeed."""
         return Flags(self.file, self.flags, self.starting, self._place, replace(self.start, other_tool=True))
 
-    def overlaid(self, stated: Sequence[Flag]) -> Flags:
-        """These flags with some that another file states in their place, or beside them."""
-        names = {flag.name for flag in stated}
+    def overlaid(self, stated: Sequence[Flag], without: Collection[str] = ()) -> Flags:
+        """These flags with some that another file states in their place, or beside them, and others left out."""
+        names = {*without, *(flag.name for flag in stated)}
         own = [flag for flag in self.flags if flag.name not in names]
         starting = sum(flag.name not in names for flag in self.flags[: self.starting])
         return Flags(self.file, [*own, *stated], starting, self._place, self.start)

@@ -14,6 +14,7 @@ from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, PROVEN_GAP,
 from taylor.workflows.statement.stated_file import StatedFile
 
 WRITTEN = "image_encoder.vision_encoder.pipeline_num_layers"
+VIRTUAL = "--virtual-pipeline-model-parallel-size"
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ class SpreadPlan:
             return f"no faster on several stages than on the first one; {proof} of {self.ways} ways"
         lists = [self.spread.rows(), [list(row) for row in self.layers]]
         encoder, language = (json.dumps(rows[0] if len(rows) == 1 else rows) for rows in lists)
+        virtual = f" with {VIRTUAL} {len(self.layers)}" if len(self.layers) > 1 else ""
         gain = 100 * (1 - self.step_ms / nested_ms)
         return (
             f"{self.step_ms:,.0f} ms a step with the encoder's layers {self.spread}: {gain:.1f} % faster than on the "
             f"first stage; {proof} of {self.ways} ways; "
-            f"write {WRITTEN} {encoder} and text_decoder.pipeline_num_layers {language}"
+            f"write {WRITTEN} {encoder} and text_decoder.pipeline_num_layers {language}{virtual}"
         )
 
 

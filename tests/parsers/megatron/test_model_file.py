@@ -54,7 +54,7 @@ def test_sizes_and_layers_come_from_the_json_of_the_model(tmp_path: Path) -> Non
     (encoder,) = [flag for flag in config.unmodelled if flag.name == "--mm-model"]
     assert encoder.may_raise_memory and not encoder.may_lower_memory
     two = {**DECODER, "pipeline_num_layers": [[2, 4, 4, 4], [4, 4, 3, 3]]}
-    config = read_config(job(tmp_path, {"text_decoder": two}))
+    config = read_config(job(tmp_path, {"text_decoder": two}, "--virtual-pipeline-model-parallel-size 2"))
     assert config.plan is not None and config.plan.total_layers() == ((2, 4, 4, 4), (4, 4, 3, 3))
 
 
@@ -75,6 +75,15 @@ def test_a_plan_is_not_written_into_a_script_whose_layers_stand_elsewhere(tmp_pa
         ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 24]}}, "must list the layers of each of the 4 stages"),
         ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, "8"]}}, "must list the layers"),
         ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, 10**9]}}, "must list the layers"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [[4, 8, 8, 8]]}}, "under --virtual-pipeline-model-par"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, 9]}}, "has 29 layers, so that no stage has the"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [8, 0, 10, 10]}}, "has no layer on position 1"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [0, 8, 10, 10]}}, "begins on position 1, and no encoder"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": None}}, "must list the layers"),
+        (
+            {"text_decoder": DECODER, "patch": {"layerwise_disaggregated_training": True}},
+            "patch.layerwise_disaggregated_training: puts the first and the last layers on one stage",
+        ),
         ({"text_decoder": {**DECODER, "hidden_size": True}}, "hidden-size"),
         ({"text_decoder": {**DECODER, "hidden_size": -1}}, "hidden-size"),
         ({"text_decoder": {"num_layers": 2}, "init_from_hf_path": "/x"}, "lie in the folder of init_from_hf_path"),
@@ -89,6 +98,37 @@ def test_a_json_without_a_language_model_s_sizes_is_refused_by_its_reason(
 ) -> None:
     with pytest.raises(InputError, match=says):
         read_config(job(tmp_path, data))
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--virtual-pipeline-model-parallel-size 2", "a row for each of the 2 virtual stages"),
+        ("--virtual-pipeline-model-parallel-size 2 --pipeline-model-parallel-size 1", "needs 2 stages or more"),
+        (
+            "--virtual-pipeline-model-parallel-size 2 --pipeline-model-parallel-size 2 --no-overlap-p2p-communication",
+            "needs 3 stages or more",
+        ),
+        ("--virtual-pipeline-model-parallel-size two", "must be a whole number"),
+        ("--num-virtual-stages-per-pipeline-rank 2", "is refused by MindSpeed-MM.*use --virtual-pipeline-model-par"),
+        ("--num-layers-per-virtual-pipeline-stage 2", "is refused by MindSpeed-MM.*use --virtual-pipeline-model-par"),
+    ],
+)
+def test_virtual_stages_that_the_launcher_refuses_are_refused(flags: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=says):
+        read_config(job(tmp_path, {"text_decoder": DECODER}, flags))
+
+
+def test_the_flag_of_the_virtual_stages_is_mindspeed_mm_s_alone(tmp_path: Path) -> None:
+    for off in (0, 1):
+        config = read_config(job(tmp_path, {"text_decoder": DECODER}, f"--virtual-pipeline-model-parallel-size {off}"))
+        assert config.strategy.vpp == 1 and [flag.name for flag in config.unmodelled] == ["--mm-model"]
+    file = job(tmp_path, {"text_decoder": DECODER}, "--virtual-pipeline-model-parallel-size 2")
+    sizes = "--hidden-size 512 --num-attention-heads 8 --max-position-embeddings 1024"
+    text = file.read_text(encoding="utf-8").replace("--mm-model $MM_MODEL", sizes)
+    file.write_text(text.replace("--num-layers 1", "--num-layers 28"), encoding="utf-8")
+    (found,) = read_config(file).unmodelled
+    assert found.name == "--virtual-pipeline-model-parallel-size" and not found.known
 
 
 def test_a_missing_json_is_named_and_one_beside_the_script_is_taken(tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def test_an_encoder_on_the_first_stage_is_not_spread(tmp_path: Path) -> None:
         ([16, 16], [0, 4, 12, 12], "must list the layers of each of the 4 stages"),
         ([16, 16, 0, "0"], [0, 4, 12, 12], "must list the layers"),
         ([16, 16, 0, True], [0, 4, 12, 12], "must list the layers"),
-        ([[16, 16, 0, 0], [0] * 4], [0, 4, 12, 12], "the language model's list has another form"),
+        ([[16, 16, 0, 0], [0] * 4], [0, 4, 12, 12], "must list the layers of each of the 4 stages"),
+        (None, [0, 4, 12, 12], "must list the layers"),
     ],
 )
 def test_lists_over_which_the_launcher_breaks_are_refused(
