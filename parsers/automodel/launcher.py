@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
 from taylor.parsers.automodel import write
 from taylor.parsers.automodel.read import NAME, config_from_source
 from taylor.parsers.automodel.recipe import TELLTALE
+from taylor.parsers.edited_file import EditedFile
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
 
 _USUAL = UsualDevice("h100-80g", "Automodel files")
 _DEVICES = {"gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
 
 
-class Automodel(AlikeRecompute):
+class Automodel(EditedFile, AlikeRecompute):
     """Recipes that train a language model."""
 
     recomputing = "Automodel"
@@ -43,6 +41,8 @@ class Automodel(AlikeRecompute):
     suffixes = (".yaml", ".yml")
     telltale = TELLTALE
     plan_keys = write.PLAN_KEYS
+    source = YamlSource
+    writer = write
     usual_device = _USUAL
     no_dryrun = NoDryrun("is started by torchrun, and Automodel runs no training without its devices")
     has_own_marks = True
@@ -56,16 +56,3 @@ class Automodel(AlikeRecompute):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         return config_from_source(YamlSource.read(path), register_path)
-
-    def with_plan(
-        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
-    ) -> tuple[str, str]:
-        """See `Launcher.with_plan`."""
-        source = YamlSource.read(config.path)
-        return source.text, write.with_plan(source, config, plan, micro_batches).text
-
-    def with_strategy(
-        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
-    ) -> str:
-        """See `Launcher.with_strategy`; the keys of `extra` are dotted."""
-        return write.with_strategy(YamlSource.read(config.path), config, strategy, plan, extra).text

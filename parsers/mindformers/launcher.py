@@ -9,9 +9,9 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.choices.module_choices import ModuleWords
-from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.ascend import stated_device
-from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools, UsualDevice
+from taylor.parsers.edited_file import EditedFile
+from taylor.parsers.launcher import ExportForm, Program, Tools, UsualDevice
 from taylor.parsers.mindformers import small_run, write
 from taylor.parsers.mindformers.export import export_fragment
 from taylor.parsers.mindformers.model_section import model_section
@@ -23,12 +23,11 @@ from taylor.parsers.small_run import JobSizes, PlannedJob, ProfiledRun, RunSetti
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
 
 PROGRAM = Program("run_mindformer.py", "mindformers", "--mindformers_dir, -mindformers")
 
 
-class MindFormers(Launcher):
+class MindFormers(EditedFile):
     """MindFormers' training YAML, legacy and mcore."""
 
     degree_words = {
@@ -50,6 +49,8 @@ class MindFormers(Launcher):
         r"^\ufeff?(parallel|parallel_config|pretrained_model_dir)\s*:|^\s*model_config\s*:", re.MULTILINE
     )
     plan_keys = write.PLAN_KEYS
+    source = YamlSource
+    writer = write
     usual_device = UsualDevice("ascend-910b", "MindFormers files")
     program = PROGRAM
     export_forms = {"mindformers": ExportForm(export_fragment)}
@@ -70,13 +71,6 @@ class MindFormers(Launcher):
         """See `Launcher.read`."""
         return config_from_source(YamlSource.read(path))
 
-    def with_plan(
-        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
-    ) -> tuple[str, str]:
-        """See `Launcher.with_plan`."""
-        source = YamlSource.read(config.path)
-        return source.text, write.with_plan(source, config, plan, micro_batches).text
-
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """The Ascend device that the file states, else the usual one."""
         stated = stated_device(config.path, YamlSource.read(config.path).text, None)
@@ -95,12 +89,6 @@ class MindFormers(Launcher):
     def fixed_context(self, config: TrainingConfig) -> str | None:
         """See `Launcher.fixed_context`."""
         return None
-
-    def with_strategy(
-        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
-    ) -> str:
-        """See `Launcher.with_strategy`; a number in a key of `extra` counts the entries of a list."""
-        return write.with_strategy(YamlSource.read(config.path), config, strategy, plan, extra).text
 
     def job_sizes(self, path: Path) -> JobSizes:
         """See `Launcher.job_sizes`."""

@@ -113,7 +113,8 @@ def with_strategy(
 ) -> YamlSource:
     """The file with another strategy, a plan that fits it, and further dotted keys set.
 
-    Where the plan holds more or fewer layers than the model, the model's layer counts follow it.
+    Where the plan holds more or fewer layers than the model, the model's layer counts follow it. A number in a key of
+    `extra` counts the entries of a list.
     """
     current = config_from_source(source)
     wanted: Wanted = {}

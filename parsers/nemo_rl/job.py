@@ -25,6 +25,7 @@ from taylor.parsers.policy.job import (
     Sizes,
     packed_samples,
     unread_options,
+    usual_flags,
 )
 from taylor.parsers.policy.options import Options, option
 from taylor.parsers.policy.sharded import ShardedJob
@@ -297,7 +298,9 @@ class RlMegatronJob(PolicyJob):
             start.options.integer("cluster.gpus_per_node"),
             start.options.integer("cluster.num_nodes", default=1),
         )
-        self.state(start.model, self._fields(), sizes, self._further(start))
+        precision = str(start.options.text(f"{POLICY}precision", default="bfloat16"))
+        half = {"bfloat16": "bf16", "float16": "fp16"}.get(precision, "")
+        self.state(start.model, self._fields(), sizes, usual_flags(half, start.model))
         self.frozen = start.frozen()
         self.notes = tuple(start.notes)
 
@@ -319,18 +322,6 @@ class RlMegatronJob(PolicyJob):
             fields.pop(name, None)
         fields |= _recompute(options)
         return fields
-
-    def _further(self, start: RlStart) -> list[Flag]:
-        precision = str(self.options.text(f"{POLICY}precision", default="bfloat16"))
-        half = {"bfloat16": [flag("bf16")], "float16": [flag("fp16")]}.get(precision, [])
-        depth = start.model.mtp_layers
-        return [
-            *half,
-            flag("hidden-dropout", "0.0"),
-            flag("attention-dropout", "0.0"),
-            flag("no-create-attention-mask-in-dataloader"),
-            *([flag("mtp-num-layers", str(depth))] if depth else []),
-        ]
 
     def edited(self, wanted: Mapping[str, object]) -> RlMegatronJob:
         """See `PolicyJob.edited`."""

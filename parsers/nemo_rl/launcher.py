@@ -7,10 +7,8 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy
-from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute, OneStage
+from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
 from taylor.parsers.launcher import NoDryrun, UsualDevice
-from taylor.parsers.megatron.flag_launcher import FlagLauncher
-from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.nemo_rl.experiment import INHERITS, TELLTALE, RlExperiment
 from taylor.parsers.nemo_rl.iteration import iteration_of
 from taylor.parsers.nemo_rl.job import (
@@ -24,29 +22,36 @@ from taylor.parsers.nemo_rl.job import (
     sharded_unmodelled,
 )
 from taylor.parsers.nemo_rl.start_rules import START_RULES, with_ranks
-from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
+from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy
+from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.start_rules import checked, of_options
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.register.model import ModelSpec
 
 _USUAL = UsualDevice("h100-80g", "NeMo RL files")
 _NO_DRYRUN = NoDryrun("is started by NeMo RL through Ray, which no dry-run has", cure="take the estimate")
+_DEGREES = {
+    "tensor_parallel_size": "tp",
+    "context_parallel_size": "cp",
+    "expert_parallel_size": "ep",
+    "sequence_parallel": "sp",
+}
+"""Options of ``dtensor_cfg``."""
 
 
-class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
+def _start(path: Path, register_path: Path | None = None, model: ModelSpec | None = None) -> RlStart:
+    return RlStart(RlExperiment.read(path), register_path, model)
+
+
+class NemoRl(AlikeRecompute, MegatronPolicy):
     """Files whose policy Megatron Core trains, and the refusal of damaged ones."""
 
     recomputing = "NeMo RL"
     recompute_modes = BOTH_MODES
     degree_words = {
-        "tp": "tensor_model_parallel_size",
-        "pp": "pipeline_model_parallel_size",
-        "ep": "expert_model_parallel_size",
-        "cp": "context_parallel_size",
-        "op": "use_distributed_optimizer",
-        "sp": "sequence_parallel",
-        "vpp": "virtual_pipeline_model_parallel_size",
+        **MegatronPolicy.degree_words,
         "mbs": "train_micro_batch_size",
         "gbs": "train_global_batch_size",
         "seq": "max_total_sequence_length",
@@ -70,8 +75,8 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
     )
     usual_device = _USUAL
     no_dryrun = _NO_DRYRUN
-    knows_parameters = False
-    has_own_marks = True
+    start = staticmethod(_start)
+    job = RlMegatronJob
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
@@ -81,28 +86,19 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
             return _by_megatron(path) is not False
         return INHERITS.search(text) is not None and _by_megatron(path) is True
 
-    def launch(self, path: Path) -> RlMegatronJob:
-        """See `FlagLauncher.launch`."""
-        return RlMegatronJob(RlStart(RlExperiment.read(path)))
-
-    def launch_of(self, config: TrainingConfig) -> RlMegatronJob:
-        """See `FlagLauncher.launch_of`: of the model that is known, and that a file only names."""
-        return RlMegatronJob(RlStart(RlExperiment.read(config.path), model=config.model))
-
     def iteration(self, config: TrainingConfig) -> RlIteration:
         """See `Launcher.iteration`."""
-        return iteration_of(RlStart(RlExperiment.read(config.path), model=config.model), config)
+        return iteration_of(_start(config.path, model=config.model), config)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        job = RlMegatronJob(RlStart(RlExperiment.read(path), register_path))
+        job = RlMegatronJob(_start(path, register_path))
         return checked(job.config(), START_RULES, of_options(job.options))
 
 
-class NemoRlSharded(OneStage):
+class NemoRlSharded(ShardedPolicy):
     """Files whose policy is trained on DTensors."""
 
-    recomputing = "the file"
     degree_words = {
         "dp": "num_nodes",
         "tp": "tensor_parallel_size",
@@ -121,7 +117,8 @@ class NemoRlSharded(OneStage):
     plan_keys = frozenset({"activation_checkpointing", "train_global_batch_size", "dtensor_cfg"})
     usual_device = _USUAL
     no_dryrun = _NO_DRYRUN
-    has_own_marks = True
+    start = staticmethod(_start)
+    fixed = ("pp", "vpp")
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
@@ -130,56 +127,36 @@ class NemoRlSharded(OneStage):
 
     def iteration(self, config: TrainingConfig) -> RlIteration:
         """See `Launcher.iteration`."""
-        return iteration_of(RlStart(RlExperiment.read(config.path), model=config.model), config)
+        return iteration_of(_start(config.path, model=config.model), config)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        start = RlStart(RlExperiment.read(path), register_path)
+        start = _start(path, register_path)
         names = {"dp": "cluster.num_nodes", "gbs": f"{POLICY}train_global_batch_size"}
         config = sharded_config(sharded_job(start), start.notes, sharded_unmodelled(start), names)
         return checked(config, START_RULES, with_ranks(of_options(start.options), config.strategy.world_size))
 
-    def with_plan(
-        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
-    ) -> tuple[str, str]:
-        """See `Launcher.with_plan`."""
-        experiment = RlExperiment.read(config.path)
-        start = RlStart(experiment, model=config.model)
-        samples = config.strategy.dp * config.strategy.mbs * (micro_batches or config.strategy.micro_batches)
-        wanted = _recompute(start, plan) | _batch(start, samples)
-        return experiment.source.text, experiment.edited(wanted).source.text
+    def texts(self, start: RlStart, wanted: Mapping[str, object]) -> tuple[str, str]:
+        """See `ShardedPolicy.texts`."""
+        return start.experiment.source.text, start.experiment.edited(wanted).source.text
 
-    def with_strategy(
-        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
-    ) -> str:
-        """See `Launcher.with_strategy`; the keys of `extra` are options."""
-        experiment = RlExperiment.read(config.path)
-        start = RlStart(experiment, model=config.model)
-        refuse_other_degrees(config, strategy, ("pp", "vpp"))
-        own = config.strategy
-        wanted: dict[str, object] = dict(extra)
-        degrees = {"tensor_parallel_size": "tp", "context_parallel_size": "cp", "expert_parallel_size": "ep"}
-        wanted |= {
-            f"{DTENSOR}{key}": getattr(strategy, name)
-            for key, name in degrees.items()
-            if getattr(strategy, name) != getattr(own, name)
+    def edits(self, start: RlStart, own: Strategy, wanted: Strategy) -> dict[str, object]:
+        """See `ShardedPolicy.edits`."""
+        found: dict[str, object] = {
+            f"{DTENSOR}{key}": getattr(wanted, name)
+            for key, name in _DEGREES.items()
+            if getattr(wanted, name) != getattr(own, name)
         }
-        if strategy.sp != own.sp:
-            wanted[f"{DTENSOR}sequence_parallel"] = strategy.sp
-        if strategy.mbs != own.mbs:
-            wanted[f"{POLICY}train_micro_batch_size"] = strategy.mbs // start.each
-        wanted |= _batch(start, strategy.global_batch)
-        wanted |= {} if plan is None else _recompute(start, plan)
-        return experiment.edited(wanted).source.text
+        if wanted.mbs != own.mbs:
+            found[f"{POLICY}train_micro_batch_size"] = wanted.mbs // start.each
+        if wanted.global_batch != own.global_batch:
+            found[f"{POLICY}train_global_batch_size"] = wanted.global_batch // start.each
+        return found
 
-
-def _recompute(start: RlStart, plan: PipelinePlan) -> dict[str, object]:
-    key = f"{DTENSOR}activation_checkpointing"
-    return {} if plan.uses(FULL) == start.options.is_on(key) else {key: plan.uses(FULL)}
-
-
-def _batch(start: RlStart, samples: int) -> dict[str, object]:
-    return {} if samples == start.samples() else {f"{POLICY}train_global_batch_size": samples // start.each}
+    def recompute(self, start: RlStart, plan: PipelinePlan) -> dict[str, object]:
+        """See `ShardedPolicy.recompute`."""
+        key = f"{DTENSOR}activation_checkpointing"
+        return {} if plan.uses(FULL) == start.options.is_on(key) else {key: plan.uses(FULL)}
 
 
 def _by_megatron(path: Path) -> bool | None:

@@ -109,6 +109,17 @@ def unread_options(
     return table.unmodelled(given, in_force=[*facts, *(name for name, _ in given)])
 
 
+def usual_flags(half: str, model: ModelSpec) -> list[Flag]:
+    """Flags that no field means: ``bf16``, ``fp16`` or no narrow type, no dropout, the MTP layers that train."""
+    return [
+        *([flag(half)] if half else []),
+        flag("hidden-dropout", "0.0"),
+        flag("attention-dropout", "0.0"),
+        flag("no-create-attention-mask-in-dataloader"),
+        *([flag("mtp-num-layers", str(model.mtp_layers))] if model.mtp_layers else []),
+    ]
+
+
 class PolicyJob(Launch):
     """A policy's training by Megatron; see `Launch`.
 

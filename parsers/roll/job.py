@@ -24,6 +24,7 @@ from taylor.parsers.policy.job import (
     Sizes,
     packed_samples,
     unread_options,
+    usual_flags,
 )
 from taylor.parsers.policy.options import option
 from taylor.parsers.policy.sharded import ShardedJob
@@ -301,7 +302,9 @@ class RollMegatronJob(PolicyJob):
         micro_batch = start.micro_batch(replicas)
         ranks = (flag(PER_NODE, str(node)), flag(NODES, str(world // node)))
         sizes = Sizes(start.length, start.samples(replicas), micro_batch, ranks)
-        self.state(start.model, self._fields(), sizes, self._further(start))
+        half = str(start.options.text(f"{start.arguments}dtype", default="bf16"))
+        further = usual_flags(half if half in ("bf16", "fp16") else "", start.model)
+        self.state(start.model, self._fields(), sizes, further)
         self.frozen = start.frozen()
         self.notes = tuple(start.notes)
 
@@ -329,17 +332,6 @@ class RollMegatronJob(PolicyJob):
         if model.moe is not None and model.moe.n_experts >= _LARGE_ROUTER and "moe_router_dtype" not in stated:
             fields["moe_router_dtype"] = option("moe_router_dtype", "fp32")
         return fields
-
-    def _further(self, start: RollStart) -> list[Flag]:
-        half = str(self.options.text(f"{start.arguments}dtype", default="bf16"))
-        depth = start.model.mtp_layers
-        return [
-            *([flag(half)] if half in ("bf16", "fp16") else []),
-            flag("hidden-dropout", "0.0"),
-            flag("attention-dropout", "0.0"),
-            flag("no-create-attention-mask-in-dataloader"),
-            *([flag("mtp-num-layers", str(depth))] if depth else []),
-        ]
 
     def edited(self, wanted: Mapping[str, object]) -> RollMegatronJob:
         """See `PolicyJob.edited`."""

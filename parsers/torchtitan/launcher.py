@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
+from taylor.parsers.edited_file import EditedFile
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledRun, RunLog, RunSetting
 from taylor.parsers.text.toml_edit import TomlSource
@@ -27,7 +26,7 @@ def export_parts(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     return f"--parallelism.{PARTS}={parts}"
 
 
-class Torchtitan(AlikeRecompute):
+class Torchtitan(EditedFile, AlikeRecompute):
     """torchtitan's TOML files."""
 
     recomputing = "torchtitan"
@@ -49,6 +48,8 @@ class Torchtitan(AlikeRecompute):
     suffixes: tuple[str, ...] = (".toml",)
     telltale = re.compile(r"^\s*\[model\][\s\S]*^\s*\[training\]|^\s*\[training\][\s\S]*^\s*\[model\]", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
+    source = TomlSource
+    writer = write
     usual_device = UsualDevice("h100-80g", "torchtitan files")
     knows_parameters = True
     hook_reason = "it makes the cut flavours, lists parameters, and lets traces record memory"
@@ -60,19 +61,6 @@ class Torchtitan(AlikeRecompute):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         return config_from_source(TomlSource.read(path), Registry.load(register_path))
-
-    def with_plan(
-        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
-    ) -> tuple[str, str]:
-        """See `Launcher.with_plan`."""
-        source = TomlSource.read(config.path)
-        return source.text, write.with_plan(source, config, plan, micro_batches).text
-
-    def with_strategy(
-        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
-    ) -> str:
-        """See `Launcher.with_strategy`; the keys of `extra` are ``table.key``."""
-        return write.with_strategy(TomlSource.read(config.path), config, strategy, plan, extra).text
 
     def job_sizes(self, path: Path) -> JobSizes:
         """See `Launcher.job_sizes`; of the network its layers, heads and experts are read, which its flavour names."""

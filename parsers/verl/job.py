@@ -24,6 +24,7 @@ from taylor.parsers.policy.job import (
     Sizes,
     packed_samples,
     unread_options,
+    usual_flags,
 )
 from taylor.parsers.policy.options import Options, option, unquoted
 from taylor.parsers.policy.sharded import ShardedJob
@@ -281,7 +282,8 @@ class VerlMegatronJob(PolicyJob):
         world = Flags(self.file, ranks).world_size()
         replicas = max(1, (world or tp * pp * cp) // (tp * pp * cp))
         sizes = Sizes(length, samples, start.micro_batch(replicas, cp, length, samples), ranks)
-        self.state(start.model, self._fields(tp), sizes, self._further(start))
+        half = "fp16" if options.text(f"{engine}dtype", default="bfloat16") in ("float16", "fp16") else "bf16"
+        self.state(start.model, self._fields(tp), sizes, usual_flags(half, start.model))
         self.frozen = start.frozen()
         self.notes = tuple(start.notes)
 
@@ -299,17 +301,6 @@ class VerlMegatronJob(PolicyJob):
         if virtual is not None and virtual.values[0].text == "1":
             del fields["virtual_pipeline_model_parallel_size"]
         return fields
-
-    def _further(self, start: VerlStart) -> list[Flag]:
-        half = str(self.options.text(f"{start.program.engine}dtype", default="bfloat16"))
-        depth = start.model.mtp_layers
-        return [
-            flag("fp16" if half in ("float16", "fp16") else "bf16"),
-            flag("hidden-dropout", "0.0"),
-            flag("attention-dropout", "0.0"),
-            flag("no-create-attention-mask-in-dataloader"),
-            *([flag("mtp-num-layers", str(depth))] if depth else []),
-        ]
 
     def edited(self, wanted: Mapping[str, object]) -> VerlMegatronJob:
         """See `PolicyJob.edited`."""
