@@ -234,10 +234,11 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> FoundPlans:
     solved, share = 0, _ProcessorShare()
     for one in stated:
         beat = _near(ranked[count - 1]) if len(ranked) >= count else math.inf
-        if solved == MOST_SOLVED or one.quick_ms * AHEAD > beat:
+        if (solved >= MOST_SOLVED and ranked) or one.quick_ms * AHEAD > beat:
             break
-        solved += 1
         found = solved_choice(one, job, steps, beat, seconds=share.seconds(SOLVE_SECONDS))
+        # One without a quick plan is proven to have none in no time.
+        solved += found is not None or one.quick_plan is not None
         if found is not None:
             ranked = sorted([*ranked, found], key=lambda each: each.step_ms)
     if not ranked:

@@ -39,11 +39,18 @@ class _Layer:
 
 @dataclass(frozen=True)
 class _Model:
-    """Layers of one kind, behind `count` of another one in front, which all stand in the first chunk."""
+    """Layers of one kind, behind `count` of another one in front.
+
+    Parameters
+    ----------
+    anywhere : bool
+        Every chunk may hold those in front, as far as memory goes; else they all stand in the first one.
+    """
 
     usual: _Layer
     front: _Layer
     count: int = 0
+    anywhere: bool = False
 
     @classmethod
     def of(cls, problem: PipelineProblem, choice: str) -> _Model:
@@ -55,11 +62,11 @@ class _Model:
         """No layer keeps more where it runs again."""
         return all(one.thrifty <= one.kept for one in (self.usual, self.front))
 
-    def lightest(self) -> _Model:
-        """The same, each layer as light as the lighter kind."""
+    def relaxed(self) -> _Model:
+        """The same with those in front in every chunk, where they are lighter."""
         usual, front = self.usual, self.front
         least = {name: min(getattr(usual, name), getattr(front, name)) for name in ("state", "kept", "thrifty")}
-        return replace(self, usual=replace(usual, **least), front=replace(front, **least))
+        return replace(self, front=replace(front, **least), anywhere=True)
 
     def total(self, layers: int) -> float:
         """Both passes of all layers."""
@@ -76,17 +83,19 @@ class _Stages:
     """
 
     def __init__(self, model: _Model, sizes: NDArray[np.int64], *, first: bool) -> None:
-        self.model, self.sizes, usual = model, sizes, model.usual
-        self.front: NDArray[np.int64] | None = None
+        self.model, self.sizes, usual, front = model, sizes, model.usual, model.front
         layers = sizes.sum(axis=1)
         self.work, self.states = layers * usual.both, layers * usual.state
         self.kept = sizes * usual.kept
-        if first and model.count:
-            front = np.minimum(sizes[:, 0], model.count)
-            self.front = front
-            self.work = self.work + front * (model.front.both - usual.both)
-            self.states = self.states + front * (model.front.state - usual.state)
-            self.kept[:, 0] += front * (model.front.kept - usual.kept)
+        self.front = np.zeros_like(sizes)
+        """Layers in front by chunk, as far as work goes; those of `other` as far as memory goes."""
+        if first:
+            self.front[:, 0] = np.minimum(sizes[:, 0], model.count)
+        self.other = np.minimum(sizes, model.count) if model.anywhere else self.front
+        if model.count:
+            self.work = self.work + self.front.sum(axis=1) * (front.both - usual.both)
+            self.states = self.states + np.minimum(self.other.sum(axis=1), model.count) * (front.state - usual.state)
+            self.kept = self.kept + self.other * (front.kept - usual.kept)
 
     def under(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Work of a micro-batch [numbers of layers] and what chunks keep [numbers of layers, chunks].
@@ -100,10 +109,9 @@ class _Stages:
         again = np.minimum(self.sizes, number)
         work = self.work + again.sum(axis=1) * usual.again
         kept = self.kept - again * (usual.kept - usual.thrifty)
-        if self.front is not None:
-            mine = np.minimum(self.front, number)
-            work += mine * (front.again - usual.again)
-            kept[:, 0] -= mine * (front.kept - front.thrifty - usual.kept + usual.thrifty)
+        if self.model.count:
+            work += np.minimum(self.front, number).sum(axis=1) * (front.again - usual.again)
+            kept -= np.minimum(self.other, number) * (front.kept - front.thrifty - usual.kept + usual.thrifty)
         return work, kept
 
 
@@ -132,7 +140,7 @@ def quick_step(problem: PipelineProblem, beat_ms: float = math.inf) -> QuickStep
     choices by module, all of them are under one, and none runs again whole.
 
     Layers of another kind in front are taken to stand in the first chunk. Where nothing fits so, they may stand
-    elsewhere: there is a step, without a plan, where layers all as light as the lighter kind would fit.
+    elsewhere: there is a step, without a plan, where all would fit if every chunk held as many of them as there are.
 
     Parameters
     ----------
@@ -146,8 +154,8 @@ def quick_step(problem: PipelineProblem, beat_ms: float = math.inf) -> QuickStep
     )
     if math.isfinite(found.ms) or len(problem.kinds) < 2:
         return found
-    light = [(choice, numbers, model.lightest()) for choice, numbers, model in models]
-    return QuickStep(min(_quick(problem, model, numbers, choice, beat_ms).ms for choice, numbers, model in light))
+    wide = [(choice, numbers, model.relaxed()) for choice, numbers, model in models]
+    return QuickStep(min(_quick(problem, model, numbers, choice, beat_ms).ms for choice, numbers, model in wide))
 
 
 def _quick(

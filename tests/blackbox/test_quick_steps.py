@@ -74,6 +74,18 @@ def test_a_division_whose_light_layers_reach_the_second_stage_is_not_ruled_out()
     assert quick_step(problem.replace(limit_mib=(6.0, 6.0))).ms == float("inf")
 
 
+def test_one_light_layer_in_front_does_not_make_all_layers_light():
+    kinds = tuple(
+        LayerKind(name, count, 1.0, state, {"none": 1.0, "full": 1.0})
+        for name, count, state in (("dense", 1, 1.0), ("layer", 11, 50.0))
+    )
+    # Three layers a stage, and each may hold one heavy one alone, or that and the light one.
+    problem = PipelineProblem(4, 1, 8, kinds, (0.0,) * 4, (80.0,) * 4)
+    assert quick_step(problem).ms == float("inf")
+    assert solve(problem, SolveOptions(time_limit=10)).plan is None
+    assert quick_step(problem.replace(limit_mib=(180.0,) * 4)).plan is not None
+
+
 def _plain_shapes(layers, chunks):
     """Layers of a stage's chunks: equal ones, the later longer, or growing by as many as the ends lack and have."""
     equal = [layers // chunks + (chunk >= chunks - layers % chunks) for chunk in range(chunks)]
