@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.flag_table import READ, FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.policy.adapters import adapters_of
 from taylor.parsers.policy.interpolated import interpolated
@@ -35,17 +35,6 @@ TELLTALE = re.compile(
     re.MULTILINE,
 )
 FSDP = "fsdp"
-_DEFAULTS = {
-    "actor.lora_rank": "32",
-    "actor.dtype": "bfloat16",
-    "actor.grad_reduce_dtype": "float32",
-    "gconfig.n_samples": "1",
-    "gconfig.max_new_tokens": "16384",
-    "gconfig.max_tokens": "32768",
-    "actor.ppo_n_minibatches": "1",
-    "train_dataset.batch_size": "1",
-}
-"""Sources: cli_args.py:1098-1130, 166-178, 1393, 2589."""
 _TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _ALLOCATION = re.compile(r"(?P<backend>[a-z]+)(?:\[\w{1,60}\])?:(?P<degrees>(?:[pdtce][1-9]\d{0,6})+)")
 _PAIRS = ("dpo", "rw")
@@ -92,7 +81,7 @@ class ArealStart:
         if not isinstance(source.data.get("actor"), Mapping):
             cure = "give the YAML of a training"
             raise InputError("describes no actor of AReaL", file=source.file, field="actor", cure=cure)
-        options = Options(source.file, interpolated(source.data), place="{}".format).under(_DEFAULTS)
+        options = Options(source.file, interpolated(source.data), place="{}".format).under(_defaults())
         notes = ["the training step alone is predicted, without roll-outs, log-probabilities and other models"]
         degrees = _degrees(options)
         if model is None:
@@ -232,6 +221,12 @@ def _degrees(options: Options) -> dict[str, int]:
 def own_table() -> FlagTable:
     """The table of AReaL's options."""
     return load_flag_table("taylor.parsers.areal", "options.yaml")
+
+
+def _defaults() -> dict[str, str]:
+    """Values of the options that are read, where the file leaves them out."""
+    rows = own_table().rows.values()
+    return {row.name: row.default for row in rows if row.status == READ and row.default is not None}
 
 
 def sharded_job(start: ArealStart) -> tuple[ShardedJob, str]:

@@ -71,7 +71,9 @@ class RollStart:
     def __init__(
         self, experiment: RollExperiment, register_path: Path | None = None, model: ModelSpec | None = None
     ) -> None:
-        self.experiment, self.options = experiment, experiment.options()
+        self.experiment = experiment
+        # roll/pipeline/distill/distill_config.py:44: the teacher's logits are compared where nothing is stated too.
+        self.options = experiment.options().under({"logits_topk": "64"} if experiment.role == DISTILLED else {})
         self.role = f"{experiment.role}."
         self.arguments, self.training = f"{self.role}model_args.", f"{self.role}training_args."
         self.strategy = f"{self.role}strategy_args.strategy_config."

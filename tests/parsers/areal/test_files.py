@@ -33,8 +33,8 @@ def test_an_actor_has_the_degrees_of_its_backend_and_answers_count(file):
     config = read_config(file)
     strategy, rules = config.strategy, config.rules
     assert (config.launcher, config.model.name) == ("areal-fsdp", "qwen3-8b")
-    assert (strategy.dp, strategy.tp, strategy.cp, strategy.op, strategy.global_batch) == (4, 1, 1, 4, 1024)
-    assert (rules.seq_length, strategy.mbs) == (2048, 4)  # 10,240 tokens hold five; four divide a rank's 256.
+    assert (strategy.dp, strategy.tp, strategy.cp, strategy.op, strategy.global_batch) == (4, 1, 1, 4, 256)
+    assert (rules.seq_length, strategy.mbs) == (2048, 4)  # 10,240 tokens hold five; four divide a rank's 64.
     # Weights are stored in the type of `dtype` (areal/engine/fsdp_engine.py:976-986), and Adam's moments with them.
     assert (rules.param_bytes, rules.optimizer.moments_bytes) == (2, 4) and config.plan.uses(FULL)
     config = read_config(changed(file, ("fsdp:d4p1t1", "fsdp:d2t2c2"), ("type: adam\n", "type: adam_bf16\n")))
@@ -44,8 +44,9 @@ def test_an_actor_has_the_degrees_of_its_backend_and_answers_count(file):
 
 
 def test_minibatches_pairs_and_missing_lengths_change_the_samples(file):
-    config = read_config(changed(file, ("  dtype: bfloat16", "  ppo_n_minibatches: 4\n  dtype: bfloat16")))
-    assert config.strategy.global_batch == 256
+    # Four steps a batch where nothing is stated.
+    config = read_config(changed(file, ("  dtype: bfloat16", "  ppo_n_minibatches: 1\n  dtype: bfloat16")))
+    assert config.strategy.global_batch == 1024
     config = read_config(changed(file, ("  type: rl", "  type: dpo")))
     assert (config.strategy.global_batch, config.rules.seq_length) == (512, 1024)
     config = read_config(changed(file, ("  type: dpo\n  max_length: 1024", "  type: sft")))
@@ -81,7 +82,7 @@ def test_recompute_and_batch_are_written_and_degrees_are_not(file):
     config = read_config(file)
     write_plan(config, PipelinePlan(config.plan.layers, {FULL: as_grid([[0]])}), micro_batches=32)
     after = yaml.safe_load(file.read_text(encoding="utf-8"))
-    assert (after["actor"]["gradient_checkpointing"], after["train_dataset"]["batch_size"]) == (False, 128)
+    assert (after["actor"]["gradient_checkpointing"], after["train_dataset"]["batch_size"]) == (False, 512)
     reread = read_config(file)
     assert reread.strategy.global_batch == 512 and not reread.plan.uses(FULL)
     with pytest.raises(InputError, match="is stated by no option"):

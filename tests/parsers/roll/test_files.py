@@ -74,6 +74,12 @@ def test_a_pair_counts_twice(file):
     assert "is_offload_optimizer_states_in_train_step" not in {each.name for each in config.unmodelled}
 
 
+def test_a_students_loss_has_the_teachers_logits_where_nothing_states_them(file):
+    changed(file, ("pretrain:", "student_pretrain:"), ("actor_train:", "student:"))
+    found = {each.name: each.value for each in read_config(file).unmodelled}
+    assert found["logits_topk"] == "64"  # roll/pipeline/distill/distill_config.py:44
+
+
 def test_adapters_and_frozen_vision_parts_are_read(file):
     changed(file, ("    dtype: bf16\n", "    dtype: bf16\n    lora_target: q_proj\n"))
     adapters = read_config(file).rules.adapters
