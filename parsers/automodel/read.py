@@ -47,12 +47,16 @@ _BY_NODE = ("deepep", "hybridep", "uccl_ep", "mok")
 _EXPERT_GEMMS = {"torch": MODULE_AN_EXPERT, "te": GEMM_AN_EXPERT, "gmm": GEMM_AN_EXPERT}
 """Kernels of ``backend.experts``; torch._grouped_mm is one for all (components/models/common/utils.py:283-289)."""
 UNSTATED_TOKENS = {False: 256, True: 512}
-SHORT_SAMPLES = {"HellaSwag": 128}
-"""Tokens of a sample whose data set alone has its length, of text and with images, and of one set by name (assumed).
+"""Tokens of a sample whose data set alone has its length, of text and with images (assumed).
 
 They are the powers of two next to the mean of the logs of the repository's tests, which count, without padding, 183 to
-221 tokens a sample of SQuAD, 80 of HellaSwag, and 338 to 607 with an image (tests/ci_tests/golden_values,
-``num_tokens_per_step``).
+221 tokens a sample of SQuAD, and 338 to 607 with an image (tests/ci_tests/golden_values, ``num_tokens_per_step``).
+"""
+PADDED_SAMPLES = {"HellaSwag": 160}
+"""Tokens that a data set pads all its samples to: its longest, in eights (components/datasets/utils.py:600-607).
+
+HellaSwag's are those of the repository's pipelines, whose batches have one length: examples/llm_finetune/llama3_1/
+llama3_1_8b_hellaswag_pp.yaml:80; by Qwen's tokenizer they are 168 (qwen/qwen3_8b_hellaswag_pp_peft.yaml:99).
 """
 _OF_DATA = ("seq_len", "seq_length", "max_length", "max_sentence_len")
 
@@ -222,7 +226,9 @@ def tokens_of(top: Fields, kind: str, notes: list[str]) -> int:
             if tokens:
                 return int(tokens)
     name = str(dataset.raw("_target_") or "").rpartition(".")[2]
-    tokens = SHORT_SAMPLES.get(name, UNSTATED_TOKENS[kind == VISION])
+    tokens = PADDED_SAMPLES.get(name, UNSTATED_TOKENS[kind == VISION])
+    each = int(beside.integer("pad_seq_len_divisible", default=1, high=MAX_SIZE))
+    tokens = -(-tokens // each) * each  # components/datasets/utils.py:70
     notes.append(
         f"the data set has the length of its samples, which the file does not state: {tokens} tokens are assumed"
     )

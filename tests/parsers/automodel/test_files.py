@@ -90,7 +90,11 @@ def test_without_a_length_in_the_file_the_assumed_one_is_reported(tmp_path: Path
     assert config.rules.seq_length == 256
     assert any("256 tokens are assumed" in note for note in config.notes)
     short = RECIPE.replace("  seq_length: 2048\n", "").replace("squad.make_squad_dataset", "hellaswag.HellaSwag")
-    assert read(tmp_path, short).rules.seq_length == 128
+    assert read(tmp_path, short).rules.seq_length == 160
+    # Qwen's batches of the set, and those of examples/llm_finetune/deepseek_v4/deepseek_v4_flash_hellaswag.yaml.
+    for multiple, tokens in ((168, 168), (64, 192), (16, 160)):
+        padded = f"{short}dataloader:\n  collate_fn: {{pad_seq_len_divisible: {multiple}}}\n"
+        assert read(tmp_path, padded).rules.seq_length == tokens
 
 
 @pytest.mark.parametrize(
