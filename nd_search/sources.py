@@ -90,7 +90,7 @@ SOURCES = {
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 with --expert-tensor-parallel-size 1 "
         "(0.10 to 0.19); MindFormers r1.6.0 "
         "mindformers/parallel_core/training_graph/transformer/moe/ffn.py:146 (core models; DP·TP from r1.7.0 "
-        ":173 on)"
+        ":173 on); Automodel 36044ad3 nemo_automodel/components/distributed/mesh_utils.py:317"
     ),
     "ep-in-shards": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:138 and :154 (0.2 to main; main :187)",
     "ep-holds-cp": "torchtitan v0.2.0 torchtitan/distributed/parallel_dims.py:61 and :64 (July to December 2025)",

@@ -158,7 +158,13 @@ AUTOMODEL = replace(
     # nemo_automodel/components/distributed/pipelining/functional.py:801).
     schedules=tuple(name for name in TORCHTITAN.schedules if name != "dualpipev"),
     filled_schedules=(),
-    legality=("kv-groups-by-tp", "op-holds-cp", "micro-batches-fill-pipeline", "micro-batches-in-even-rounds"),
+    legality=(
+        "kv-groups-by-tp",
+        "ep-in-dp-tp-cp",
+        "op-holds-cp",
+        "micro-batches-fill-pipeline",
+        "micro-batches-in-even-rounds",
+    ),
 )
 """NeMo Automodel runs its layers on torch's FSDP, pipelines and tensors: torchtitan's rules of memory and time, and
 start-up checks of its own (`parsers.automodel.start_rules`)."""

@@ -18,9 +18,13 @@ from taylor.parsers.text.fields import Fields
 from taylor.parsers.trainer.adapters import BASE_BYTES
 from taylor.register.adapters import (
     ALL_HUGGING_FACE,
+    DOWN,
+    GATE,
+    JOINED_UP,
     LATENTS,
     OUTPUT,
     TARGET_NAMES,
+    UP,
     Adapters,
     named_targets,
 )
@@ -33,6 +37,15 @@ _OTHER_NAMES = {
     **dict.fromkeys(("wo_a", "wo_b"), (OUTPUT,)),
 }
 """Modules of latent attention, in Hugging Face's classes and in components/models/deepseek_v4."""
+_NAMES = {**TARGET_NAMES, **_OTHER_NAMES}
+_ATTENTION, _MLP = ("self_attn",), ("mlp", "mlp.shared_experts")
+_MODULES = {
+    f"model.layers.0.{place}.{name}": target
+    for name, targets in _NAMES.items()
+    for target in targets
+    for place in (_MLP if target in (JOINED_UP, GATE, UP, DOWN) else _ATTENTION)
+}
+"""Targets by the full names of a layer's linear modules, as most models of Hugging Face have them."""
 _VISION = re.compile(r"vision|visual|image|multi_modal|audio|projector", re.IGNORECASE)
 TYPES = {"bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp32": 4, "float32": 4, "float": 4}
 
@@ -58,7 +71,7 @@ def adapters_of(top: Fields, model: ModelSpec, stored: int) -> Adapters | None:
     """Low-rank adapters beside frozen weights of `stored` bytes; None where the file states none.
 
     Joined experts are one module, which a pattern of linear modules does not match (_peft/lora.py:606-650,
-    module_matcher.py:130-157).
+    module_matcher.py:130-149).
 
     Raises
     ------
@@ -86,7 +99,7 @@ def adapters_of(top: Fields, model: ModelSpec, stored: int) -> Adapters | None:
         tuple(sorted(targets)),
         float(peft.number("dropout", default=0.0, high=1.0)) > 0,
         BASE_BYTES[bits] if bits is not None else (4.0 if stored == 4 else None),
-        beside_experts=any(fnmatchcase("model.layers.0.mlp.experts", name) for name in names),
+        beside_experts=any(_reaches(name, "model.layers.0.mlp.experts") for name in names),
         decomposed=peft.raw("use_dora") is True,
     )
 
@@ -98,20 +111,24 @@ def _names(written: Any) -> list[str]:
 
 
 def _matched(peft: Fields, name: str) -> tuple[str, ...]:
-    """Targets of a name or a pattern, whose last part counts."""
+    """Targets of a pattern: by the full names of a layer's modules, or by its last part where it names other places.
+
+    A bare name is the full name of no module of a layer, and reaches nothing (module_matcher.py:144).
+    """
     last = name.rsplit(".", 1)[-1]
-    known = {**TARGET_NAMES, **_OTHER_NAMES}
-    if last in ("*", "*experts", "experts", "*experts*"):
-        return () if "experts" in last else ALL_HUGGING_FACE
-    if "*" not in last:
-        return (
-            known[last]
-            if last in known
-            else named_targets([last], None, file=peft.file, field=peft.path("target_modules"))
-        )
-    found = {target for module, targets in known.items() if fnmatchcase(module, last) for target in targets}
-    wanted = found & set(ALL_HUGGING_FACE)
-    return tuple(sorted(wanted))
+    reached = {target for module, target in _MODULES.items() if _reaches(name, module)}
+    if "experts" in last or name == last and "*" not in name:
+        return ()
+    if "*" not in last and last not in _NAMES:
+        return named_targets([last], None, file=peft.file, field=peft.path("target_modules"))
+    if not reached and name != last and not any(place in name for place in _ATTENTION + _MLP):
+        reached = {target for module, targets in _NAMES.items() if _reaches(last, module) for target in targets}
+    return tuple(sorted(reached & set(ALL_HUGGING_FACE) if "*" in last else reached))
+
+
+def _reaches(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches a name (module_matcher.py:36-37: ``.*`` stands for any letters too)."""
+    return fnmatchcase(name, pattern.replace(".*", "*"))
 
 
 def frozen_of(top: Fields, recipe: str, model: ModelSpec, notes: list[str]) -> tuple[str, ...]:
