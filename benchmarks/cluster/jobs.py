@@ -129,12 +129,12 @@ def thousand(workers: int, jobs: int) -> Result:
 
             took = run_jobs(lengths, executor, watch)
             spent = [_cpu(one) - was for one, was in zip((scheduler, psutil.Process()), before[0], strict=True)]
-            started = sum(map(_cpu, holders)) - before[1]
+            serving = sum(map(_cpu, holders)) - before[1]
     return {
         "workers": workers, "jobs": jobs, "mean_job_s": sum(lengths) / jobs, "first": first, "connected_s": connected,
         "joined_s": joined, "seconds": took, "ideal_s": sum(lengths) / workers,
         "cpu_ms_a_job": {"scheduler": 1000 * spent[0] / jobs, "client": 1000 * spent[1] / jobs,
-                         "workers": 1000 * started / jobs},
+                         "workers": 1000 * serving / jobs},
         "scheduler_mib": {"empty": empty >> 20, "with_workers": filled >> 20, "most": peak[0] >> 20},
     }  # fmt: skip
 

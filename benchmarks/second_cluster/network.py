@@ -211,7 +211,7 @@ class Design:
             del gradient
             for one in ("k", "q"):
                 turning = gradients.pop(one)
-                inputs = [turning, (rows // run.mbs, 128)]
+                inputs: list[Tensor | tuple[int, ...]] = [turning, (rows // run.mbs, 128)]
                 gradients[one] = rank.kernel("RotaryPositionEmbeddingGrad", inputs, turning.shape)
                 del turning
             return projected(gradients)
