@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Callable
 
@@ -25,6 +26,9 @@ STATUS_OF_HIGHS = {
     _Model.kHighsInterrupt: MilpStatus.STOPPED,  # type: ignore[attr-defined]  # not in its stubs
 }
 """HiGHS's model status as `MilpStatus`; any other one is a failure."""
+LEAST_ERROR, USUAL_ERROR = 1e-9, 1e-6
+"""Error of a MILP's rows that is allowed at first, and where HiGHS finds its own optimum off by a little more than that
+and calls it an error: plans are rounded and checked exactly afterwards. The latter is HiGHS's default."""
 
 
 class _SilentHighs(highspy.Highs):
@@ -68,8 +72,7 @@ class HighsModel:
         if not relaxed:
             whole = np.nonzero(form.integer)[0].astype(np.int32)
             solver.changeColsIntegrality(len(whole), whole, np.full(len(whole), highspy.HighsVarType.kInteger))
-            # Plans are rounded and checked exactly afterwards: allow the solver little error.
-            solver.setOptionValue("mip_feasibility_tolerance", 1e-9)
+            solver.setOptionValue("mip_feasibility_tolerance", LEAST_ERROR)
             solver.setOptionValue("mip_abs_gap", 1e-9)
             solver.HandleUserInterrupt = True
         self.add_rows(form.rows)
@@ -158,9 +161,17 @@ class HighsModel:
 
         solver.cbMipImprovingSolution += report
         solver.cbMipLogging += report_bound
+        began = time.monotonic()
         try:
             interrupted, stopped = self._run_interruptibly(enough)
+            if solver.getModelStatus() == _Model.kSolveError:
+                # Its own optimum is off by a little more than the error that it is allowed.
+                solver.clearSolver()
+                solver.setOptionValue("mip_feasibility_tolerance", USUAL_ERROR)
+                self._limit_time(None if time_limit is None else time_limit - (time.monotonic() - began), 0.0)
+                interrupted, stopped = self._run_interruptibly(enough)
         finally:
+            solver.setOptionValue("mip_feasibility_tolerance", LEAST_ERROR)
             solver.cbMipImprovingSolution -= report
             solver.cbMipLogging -= report_bound
         info = solver.getInfo()

@@ -9,6 +9,7 @@ from benchmarks.brute_force import comparable_problem
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.milp.least_memory import LeastMemory, explain_infeasible, least_device_memory
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
 from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_cases import reference_problem, small_problem
@@ -85,3 +86,23 @@ def test_counts_that_cannot_be_met_are_named_and_not_put_down_to_memory(changes,
     solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
     assert solution.status == INFEASIBLE
     assert said in solution.message
+
+
+def test_an_optimum_that_highs_finds_a_billionth_off_is_an_answer():
+    """HiGHS 1.15.1 calls its own optimum of this problem an error, off by 1.00044e-9."""
+    kinds = tuple(
+        LayerKind(name, count, forward, states, {"none": kept, "full": 20.0})
+        for name, count, forward, states, kept in (
+            ("dense", 2, 0.8783275063036483, 520.4003906250001, 289.515625),
+            ("layer", 22, 1.0, 1238.2910156250005, 450.546875),
+        )
+    )
+    problem = PipelineProblem(
+        8, 1, 32, kinds, (1650.8022117614742, *[1285.1772117614742] * 6, 1938.8539695739742), (5077.687807477387,) * 8,
+        backward_ratio=1.6038584917062653, max_layers={(0, stage): 7 for stage in range(8)},
+        uniform_recompute=tuple((FULL, count) for count in range(25)),
+    )  # fmt: skip
+    least = least_device_memory(problem)
+    assert least is not None and least.short_by_mib == pytest.approx(636.0392, abs=1e-3)
+    solution = solve(problem, SolveOptions(time_limit=20))
+    assert solution.status is INFEASIBLE and "short by 637 MiB" in solution.message
