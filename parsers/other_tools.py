@@ -15,6 +15,8 @@ from taylor.parsers.other_files import OtherFile, refuse_kinds
 from taylor.parsers.text.yaml_source import MAX_BYTES
 
 _FLAGS = "state the job as Megatron's flags in a .sh script"
+_STAGED = f"{_FLAGS} to plan it with pipeline stages"
+_SHARDED = "FSDP shards its parameters, without pipeline stages"
 _ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
 _NOT_TRAINING = "it trains nothing"
 _TRAINING_SCRIPT = "give the script that launches the training"
@@ -153,6 +155,77 @@ OTHER_TOOLS = (
         "allenai/OLMo-core fa6c5014 src/scripts/train/OLMo2/OLMo2-7B.py, docs/source/guides",
     ),
     OtherFile(
+        "a torchtune YAML",
+        _SHARDED,
+        _STAGED,
+        (
+            ("model._component_", "tokenizer._component_"),
+            ("model._component_", "checkpointer._component_"),
+            ("policy_model._component_",),
+            ("tokenizer._component_", "dataset._component_"),
+        ),
+        r"\btune\s+run\b",
+        "pytorch/torchtune bd2a0fc7 recipes/configs/llama3_1/8B_lora.yaml, mistral/7B_full_ppo_low_memory.yaml",
+    ),
+    OtherFile(
+        "a litgpt YAML",
+        _SHARDED,
+        _STAGED,
+        (("out_dir", "train.save_interval"),),
+        r"\blitgpt\s+(?:pretrain|finetune\w*)\b",
+        "Lightning-AI/litgpt 26857050 config_hub/finetune/llama-3-8b/lora.yaml, config_hub/pretrain/tinyllama.yaml",
+    ),
+    OtherFile(
+        "an LLM Foundry YAML",
+        _SHARDED,
+        _STAGED,
+        (("model.name", "device_train_microbatch_size"), ("model.name", "train_loader", "tokenizer")),
+        r"\bcomposer\s[^\n]*\btrain\.py\b",
+        "mosaicml/llm-foundry 8c8dd48f scripts/train/yamls/pretrain/mpt-1b.yaml, finetune/dbrx-lora-ft.yaml",
+    ),
+    OtherFile(
+        "an OLMo YAML",
+        _SHARDED,
+        f"give the script of OLMo-core, or {_STAGED}",
+        (("model.d_model", "device_train_microbatch_size"), ("model.d_model", "save_folder")),
+        "",
+        "allenai/OLMo 59a53e3f configs/official-1124/OLMo2-7B-stage1.yaml, configs/tiny/OLMo-700M.yaml",
+    ),
+    OtherFile(
+        "a Modalities YAML",
+        "its parts name classes of Python, which put them together",
+        _STAGED,
+        (("settings.experiment_id", "settings.step_profile"), ("settings.referencing_keys",)),
+        r"\bmodalities\s+run\b",
+        "Modalities/modalities bf0e6d32 config_files/training/config_lorem_ipsum_long_fsdp1.yaml",
+    ),
+    OtherFile(
+        "a levanter YAML",
+        "JAX lays its arrays out over a mesh of devices, and XLA places the layers",
+        _FLAGS,
+        (("trainer.mp", "trainer.train_batch_size"), ("trainer.tracker",), ("trainer.num_train_steps", "optimizer")),
+        r"\blevanter\.main\.\w+|\blevanter/main/\w+\.py\b",
+        "stanford-crfm/levanter 9263f81e config/llama2_7b.yaml, config/backpack_nano.yaml",
+    ),
+    OtherFile(
+        "an InternEvo configuration",
+        "it is a program in Python",
+        _FLAGS,
+        (),
+        r"^parallel\s*=\s*dict\(\s*zero1\s*=",
+        "InternLM/InternEvo c628a8ca configs/7B_llama2.py",
+        said="is",
+    ),
+    OtherFile(
+        "an XTuner configuration",
+        "it is a program in Python",
+        _STAGED,
+        (),
+        r"\bxtuner\s+train\b|^from\s+xtuner\.",
+        "InternLM/xtuner b934f462 examples/v1, xtuner/configs",
+        said="is",
+    ),
+    OtherFile(
         "a MaxText job",
         "JAX lays its arrays out over a mesh of devices, and XLA places the layers",
         _FLAGS,
@@ -271,7 +344,7 @@ OTHER_TOOLS = (
     OtherFile(
         "an OpenRLHF training",
         "DeepSpeed shards its parameters, without pipeline stages",
-        f"{_FLAGS} to plan it with pipeline stages",
+        _STAGED,
         (),
         r"\bopenrlhf\.cli\.train_\w+",
         "OpenRLHF/OpenRLHF 3c3be623 examples/scripts/train_ppo_ray_hybrid_engine.sh",

@@ -23,12 +23,22 @@ FILES = {
     "an EasyR1 YAML": "worker: {actor: {ulysses_size: 1}, rollout: {n: 5}}\n",
     "a Kubernetes manifest": "apiVersion: v1\nkind: Service\n",
     "a set of environment variables": "env_vars: {NCCL_DEBUG: WARN}\n",
+    "a torchtune YAML": "model: {_component_: a.lora_b}\ntokenizer: {_component_: a.tokenizer}\n",
+    "a litgpt YAML": "checkpoint_dir: a/b\nout_dir: out\ntrain: {save_interval: 200, micro_batch_size: 1}\n",
+    "an LLM Foundry YAML": "model: {name: mpt_causal_lm, d_model: 2048}\ndevice_train_microbatch_size: 4\n",
+    "an OLMo YAML": "model: {d_model: 4096}\ndevice_train_microbatch_size: 2\nsave_folder: a\n",
+    "a Modalities YAML": "settings: {experiment_id: a, step_profile: {sequence_length: 256}}\n",
+    "a levanter YAML": "model: {type: llama}\ntrainer: {train_batch_size: 64, mp: 'p=f32,c=bfloat16'}\n",
     "MaxText": "base_emb_dim: 2048\nbase_num_decoder_layers: 16\nici_fsdp_parallelism: -1\n",
 }
 COMMANDS = {
     "torchtitan TOML": 'CONFIG_FILE="./train_configs/llama3_8b.toml" ./run_train.sh --training.steps 9',
     "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
+    "a torchtune YAML": "tune run --nproc_per_node 8 lora_finetune_distributed --config llama3_1/8B_lora",
+    "a litgpt YAML": "litgpt finetune_lora a/b --data JSON",
+    "an LLM Foundry YAML": "composer train/train.py train/yamls/pretrain/mpt-1b.yaml",
+    "an XTuner configuration": "NPROC_PER_NODE=8 xtuner train a_config --deepspeed deepspeed_zero2",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
     "program of verl": "python3 -m verl.trainer.main_generation model.path=a rollout.n=4",
     "conversion of Megatron-Bridge": "./scripts/conversion/convert.sh import --hf-model a --megatron-path b",
@@ -84,6 +94,12 @@ def test_a_comment_says_nothing_of_a_scripts_kind(tmp_path):
     path = tmp_path / "job.sh"
     path.write_text("# swift infer --adapters a\necho done\n", encoding="utf-8")
     assert "starts no training" in refusal(path)
+
+
+def test_an_internevo_configuration_is_named_though_it_is_python(tmp_path):
+    path = tmp_path / "7B.py"
+    path.write_text("parallel = dict(\n    zero1=dict(size=-1),\n    pipeline=dict(size=1),\n)\n", encoding="utf-8")
+    assert "is an InternEvo configuration" in refusal(path)
 
 
 def test_every_kind_has_its_source_and_a_sign():
