@@ -7,9 +7,11 @@ everything else stay because they are never touched.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -132,6 +134,33 @@ def _construct(loader: _Loader, root: yaml.Node) -> Any:
     return data
 
 
+@dataclass(frozen=True)
+class _Composed:
+    """A text's nodes, its data, and its aliases and anchors by path."""
+
+    root: yaml.Node | None
+    data: Any
+    alias_at: Mapping[YamlPath, Alias]
+    anchor_path: Mapping[str, YamlPath]
+
+
+@lru_cache(maxsize=4)
+def _composed(text: str) -> _Composed:
+    """A text's nodes and data, which no one may change: a search reads the same text for every strategy that it writes.
+
+    Raises
+    ------
+    _TooMuch, yaml.YAMLError, ValueError, OverflowError, RecursionError
+        When it cannot be read.
+    """
+    loader = _Loader(text)
+    root = loader.get_single_node()
+    if root is not None:
+        _expanded_size(root, {}, set())
+    data = _construct(loader, root) if root is not None else None
+    return _Composed(root, data, loader.alias_at, loader.anchor_path)
+
+
 class YamlSource:
     """A YAML file: its text, its data, and where each value stands.
 
@@ -149,11 +178,7 @@ class YamlSource:
         if len(text.splitlines()) > MAX_LINES:
             raise InputError(f"has more than {MAX_LINES:,} lines", file=file, cure="is this a training configuration?")
         try:
-            loader = _Loader(text)
-            root = loader.get_single_node()
-            if root is not None:
-                _expanded_size(root, {}, set())
-            data = _construct(loader, root) if root is not None else None
+            composed = _composed(text)
         except _TooMuch as error:
             raise InputError(str(error), file=file, cure="is this a training configuration?") from None
         except yaml.YAMLError as error:
@@ -163,6 +188,7 @@ class YamlSource:
             raise InputError(f"is not valid YAML{where}: {reason}", file=file) from None
         except (ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"contains a value that YAML cannot read: {error}", file=file) from None
+        root, data = composed.root, composed.data
         if data is None:
             raise InputError("is empty", file=file, cure="give a training configuration")
         if not isinstance(data, dict) or not isinstance(root, yaml.MappingNode):
@@ -172,8 +198,8 @@ class YamlSource:
                 value=type(data).__name__,
                 cure="give a training configuration",
             )
-        self.root, self.data = root, data
-        self.alias_at, self.anchor_path = loader.alias_at, loader.anchor_path
+        self.root, self.data = root, copy.deepcopy(data)
+        self.alias_at, self.anchor_path = composed.alias_at, composed.anchor_path
 
     @classmethod
     def read(cls, path: Path) -> YamlSource:
