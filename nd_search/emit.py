@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -306,7 +307,13 @@ def _files_of(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
 
 
 def _set_aside(folder: Path, job: Mapping[str, object]) -> list[tuple[Path, Path]]:
-    """Move the files of an earlier emission for another job to a folder of their own; returns the moves."""
+    """Move the files of an earlier emission for another job to a folder of their own; returns the moves.
+
+    Raises
+    ------
+    WriteError
+        When they cannot be moved; none is then.
+    """
     manifest = _manifest(folder)
     files = _files_of(folder, manifest)
     if not files or manifest.get("job") in (None, job):
@@ -314,11 +321,20 @@ def _set_aside(folder: Path, job: Mapping[str, object]) -> list[tuple[Path, Path
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    aside.mkdir(parents=True)
     moved = [(file, aside / file.name) for file in (*files, folder / MANIFEST, folder / BASELINE)]
     moved = [(old, new) for old, new in moved if old.exists()]
-    for old, new in moved:
-        old.rename(new)
+    done: list[tuple[Path, Path]] = []
+    try:
+        aside.mkdir(parents=True)
+        for old, new in moved:
+            old.rename(new)
+            done.append((old, new))
+    except OSError as error:
+        _put_back(done)
+        with suppress(OSError):
+            aside.rmdir()
+        problem = f"does not take the files of an earlier search for another job: {error.strerror or error}"
+        raise WriteError(problem, file=aside, cure="make it writable, or choose another folder") from error
     return moved
 
 

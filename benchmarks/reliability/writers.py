@@ -67,12 +67,14 @@ def _searched(what: str) -> Writer:
 
         config = read_config(LLAMA)
         device = Registry.load(None).device("ascend-910b")
-        result = search(config, device, SearchOptions(gbs=512 * (1 + which), profile_num=2), None)
+        # Another batch is another job, whose files an emission puts into a folder beside its own.
+        gbs = 512 * (1 + which) if what in ("candidates", "pruned") else 512
+        result = search(config, device, SearchOptions(gbs=gbs, profile_num=2), None)
         if what == "candidates":
             return write_candidates_csv(result, folder / "candidates.csv")
         if what == "pruned":
             return write_pruned_csv(result, folder / "pruned.csv")
-        return emit_yaml(result, config, folder, profile=what == "profile", rank_num=8)
+        return emit_yaml(result, config, folder, dataset=f"/data/{which}", profile=what == "profile", rank_num=8)
 
     return write
 

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taylor.base.errors import InputError
+from taylor.base.errors import InputError, WriteError
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.cost_model.memory.breakdown import best_case_peak_mib
@@ -510,6 +510,27 @@ def test_files_of_an_earlier_search_for_another_job_are_kept_beside_and_named(
         place = tmp_path / f"dryrun_yaml{kept}"
         assert sorted(file.name for file in place.glob("*_pretrain.yaml")) == sorted(names)
         assert baseline_of(place) == place / "baseline" / path
+
+
+def test_files_of_an_earlier_search_that_cannot_be_moved_stay_and_the_search_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: TrainingConfig
+) -> None:
+    folder, rename = tmp_path / "dryrun_yaml", Path.rename
+    first, other = (
+        search(config, DEVICE, SearchOptions(world_size=1024, gbs=gbs, profile_num=3)) for gbs in (1024, 2048)
+    )
+    emit_yaml(first, config, folder)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def full(path: Path, target: Path) -> Path:
+        if target.parent.name.endswith(".1") and len(list(target.parent.iterdir())) == 2:
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(WriteError, match=r"dryrun_yaml\.1: .*earlier search.*No space left"):
+        emit_yaml(other, config, folder)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_baseline_travels_with_the_files(tmp_path: Path) -> None:

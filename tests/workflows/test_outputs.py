@@ -8,12 +8,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from taylor.base.console import run_command
 from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, InputError, WriteError
+from taylor.base.files import write_atomic
 from taylor.base.isolated import module_command
 from taylor.command_lines import pipeline_parallel
 from taylor.parsers.read import read_config
@@ -21,6 +23,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.report import outputs as views
 from taylor.workflows.measuring.history import FILE
 from taylor.workflows.running import kept_solves
+from taylor.workflows.showing.planned_outputs import refuse_unwritten, write_or_note
 from taylor.workflows.solving import solve_file
 from taylor.workflows.statement import export
 from taylor.workflows.statement.options import Export, FileJob, Outputs
@@ -215,3 +218,12 @@ def test_a_requested_file_that_is_missing_is_no_success(
     shown = capsys.readouterr()
     assert "verdict" in shown.out and f"({target})" in shown.err.splitlines()[-1]
     assert target not in shown.out
+
+
+def test_a_requested_file_with_a_name_beyond_reading_is_named_by_its_beginning(tmp_path):
+    failed = []
+    name = "9" * 5000
+    write_or_note("report", tmp_path / name, partial(write_atomic, tmp_path / name, ""), failed)
+    with pytest.raises(WriteError, match=r"requested and not written: report \(.*9\.\.\.\)") as refused:
+        refuse_unwritten(failed)
+    assert len(str(refused.value)) < 500

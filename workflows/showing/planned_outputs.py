@@ -11,7 +11,7 @@ from typing import Any
 from taylor.base.budget import NO_LIMIT, TimeBudget
 from taylor.base.console import log
 from taylor.base.documents import RESULT
-from taylor.base.errors import TaylorError, WriteError
+from taylor.base.errors import TaylorError, WriteError, shortened
 from taylor.base.files import refuse_unwritable
 from taylor.pipeline.plan import PipelinePlan
 from taylor.schemas.writing import write_document
@@ -168,7 +168,7 @@ def write_or_note(role: str, path: Path, write: Callable[[], object], failed: li
         write()
     except TaylorError as error:
         log.warning("%s is left out: %s", role, error)
-        failed.append(f"{role} ({path})")
+        failed.append(f"{role} ({shortened(str(path), 300)})")
         return {}
     return {role: str(path)}
 
