@@ -17,6 +17,7 @@ from taylor.parsers.text.yaml_source import MAX_BYTES
 _FLAGS = "state the job as Megatron's flags in a .sh script"
 _STAGED = f"{_FLAGS} to plan it with pipeline stages"
 _SHARDED = "FSDP shards its parameters, without pipeline stages"
+_JAX = "JAX lays its arrays out over a mesh of devices, and XLA places the layers"
 _ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
 _NOT_TRAINING = "it trains nothing"
 _TRAINING_SCRIPT = "give the script that launches the training"
@@ -165,7 +166,8 @@ OTHER_TOOLS = (
             ("tokenizer._component_", "dataset._component_"),
         ),
         r"\btune\s+run\b",
-        "pytorch/torchtune bd2a0fc7 recipes/configs/llama3_1/8B_lora.yaml, mistral/7B_full_ppo_low_memory.yaml",
+        "pytorch/torchtune bd2a0fc7 recipes/configs/llama3_1/8B_lora.yaml, "
+        "recipes/configs/mistral/7B_full_ppo_low_memory.yaml",
     ),
     OtherFile(
         "a litgpt YAML",
@@ -181,7 +183,8 @@ OTHER_TOOLS = (
         _STAGED,
         (("model.name", "device_train_microbatch_size"), ("model.name", "train_loader", "tokenizer")),
         r"\bcomposer\s[^\n]*\btrain\.py\b",
-        "mosaicml/llm-foundry 8c8dd48f scripts/train/yamls/pretrain/mpt-1b.yaml, finetune/dbrx-lora-ft.yaml",
+        "mosaicml/llm-foundry 8c8dd48f scripts/train/yamls/pretrain/mpt-1b.yaml, "
+        "scripts/train/yamls/finetune/dbrx-lora-ft.yaml",
     ),
     OtherFile(
         "an OLMo YAML",
@@ -201,7 +204,7 @@ OTHER_TOOLS = (
     ),
     OtherFile(
         "a levanter YAML",
-        "JAX lays its arrays out over a mesh of devices, and XLA places the layers",
+        _JAX,
         _FLAGS,
         (("trainer.mp", "trainer.train_batch_size"), ("trainer.tracker",), ("trainer.num_train_steps", "optimizer")),
         r"\blevanter\.main\.\w+|\blevanter/main/\w+\.py\b",
@@ -213,7 +216,7 @@ OTHER_TOOLS = (
         _FLAGS,
         (),
         r"^parallel\s*=\s*dict\(\s*zero1\s*=",
-        "InternLM/InternEvo c628a8ca configs/7B_llama2.py",
+        "InternLM/InternEvo c628a8c8 configs/7B_llama2.py",
         said="is",
     ),
     OtherFile(
@@ -222,12 +225,12 @@ OTHER_TOOLS = (
         _STAGED,
         (),
         r"\bxtuner\s+train\b|^from\s+xtuner\.",
-        "InternLM/xtuner b934f462 examples/v1, xtuner/configs",
+        "InternLM/xtuner b934f462 xtuner/configs/baichuan/baichuan2_13b_base/baichuan2_13b_base_qlora_alpaca_e3.py",
         said="is",
     ),
     OtherFile(
         "a MaxText job",
-        "JAX lays its arrays out over a mesh of devices, and XLA places the layers",
+        _JAX,
         _FLAGS,
         (
             ("base_emb_dim", "base_num_decoder_layers"),

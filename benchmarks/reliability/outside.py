@@ -22,6 +22,13 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/Ascend/MindSpeed-MM output/outside/MindSpeed-MM
     git clone https://github.com/huggingface/open-r1 output/outside/open-r1
     git clone https://github.com/huggingface/alignment-handbook output/outside/alignment-handbook
+    git clone https://github.com/pytorch/torchtune output/outside/torchtune
+    git clone https://github.com/mosaicml/llm-foundry output/outside/llm-foundry
+    git clone https://github.com/allenai/OLMo output/outside/OLMo
+    git clone https://github.com/Modalities/modalities output/outside/modalities
+    git clone https://github.com/stanford-crfm/levanter output/outside/levanter
+    git clone https://github.com/InternLM/InternEvo output/outside/InternEvo
+    git clone https://github.com/InternLM/xtuner output/outside/xtuner
 """
 
 from __future__ import annotations

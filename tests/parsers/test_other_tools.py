@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from benchmarks.reliability.outside import NotHere, source
 from taylor.base.errors import InputError
 from taylor.parsers.other_tools import OTHER_TOOLS
 from taylor.parsers.read import read_config
@@ -105,3 +109,22 @@ def test_an_internevo_configuration_is_named_though_it_is_python(tmp_path):
 def test_every_kind_has_its_source_and_a_sign():
     for kind in OTHER_TOOLS:
         assert kind.source and kind.cure and (kind.signs or kind.started)
+
+
+CITED = re.compile(r"\b(?P<repository>[\w-]+) (?P<revision>[0-9a-f]{8}) (?P<paths>\S+\.(?:yaml|py)(?:, \S+\.yaml)*)$")
+OF_THEIR_OWN = ("torchtune", "litgpt", "LLM Foundry", "OLMo YAML", "Modalities", "levanter", "InternEvo", "XTuner")
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_the_files_that_a_kind_cites_are_refused_by_its_name(tmp_path, name):
+    """Files of the tools' own repositories, where clones are available (`benchmarks/reliability/outside.py`)."""
+    [kind] = [kind for kind in OTHER_TOOLS if name in kind.title]
+    cited = CITED.search(kind.source)
+    for path in cited["paths"].split(", "):
+        try:
+            text = source(cited["repository"], cited["revision"], path)
+        except NotHere as here:
+            pytest.skip(str(here))
+        file = tmp_path / Path(path).name
+        file.write_text(text, encoding="utf-8")
+        assert f"is {kind.title}" in refusal(file)
