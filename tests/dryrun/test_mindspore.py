@@ -1,6 +1,6 @@
 """Real MindSpore, in simulation: a small LLaMA stage through the runner, held against the closed forms.
 
-Runs where an interpreter with MindSpore is at hand (``make test-mindspore``), else it is skipped.
+Runs where an interpreter with MindSpore is available (``make test-mindspore``), else it is skipped.
 """
 
 from __future__ import annotations

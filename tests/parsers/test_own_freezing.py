@@ -1,4 +1,4 @@
-"""Frozen layers as their programs' own functions freeze them, where clones are at hand (`benchmarks/reliability`)."""
+"""Frozen layers as their programs' own functions freeze them, where clones are available (`benchmarks/reliability`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron-LM's checks of a layout as other tests state them, against its own code where a clone is at hand."""
+"""Megatron-LM's checks of a layout as other tests state them, against its own code where a clone is available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MindSpeed-MM's own encoder of sound beside what is read of it, where a clone is at hand."""
+"""MindSpeed-MM's own encoder of sound beside what is read of it, where a clone is available."""
 
 from __future__ import annotations
 

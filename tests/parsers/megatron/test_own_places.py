@@ -1,6 +1,6 @@
 """The chunks on which MindSpeed-MM's own code builds encoders and a language model, beside those that are read.
 
-The code is that of Ascend/MindSpeed-MM 57069cd5, where a clone is at hand; stand-ins take the place of the layers.
+The code is that of Ascend/MindSpeed-MM 57069cd5, where a clone is available; stand-ins take the place of the layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defaults of a section's adapters, against those of the programs' own classes where a clone is at hand."""
+"""Defaults of a section's adapters, against those of the programs' own classes where a clone is available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that small runs compare, against MindSpeed's own checks of its arguments where a clone is at hand."""
+"""Flags that small runs compare, against MindSpeed's own checks of its arguments where a clone is available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MindFormers' patterns mean layer by layer, against its own `LayerSetting` where a clone is at hand."""
+"""What MindFormers' patterns mean layer by layer, against its own `LayerSetting` where a clone is available."""
 
 from __future__ import annotations
 

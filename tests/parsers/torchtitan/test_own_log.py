@@ -1,4 +1,4 @@
-"""The log that torchtitan's own code prints of a run, where a clone is at hand (`benchmarks/reliability`)."""
+"""The log that torchtitan's own code prints of a run, where a clone is available (`benchmarks/reliability`)."""
 
 from __future__ import annotations
 
