@@ -237,7 +237,7 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> FoundPlans:
         if (solved >= MOST_SOLVED and ranked) or one.quick_ms * AHEAD > beat:
             break
         found = solved_choice(one, job, steps, beat, seconds=share.seconds(SOLVE_SECONDS))
-        # One without a quick plan is proven to have none in no time.
+        # The solver proves one without a quick plan infeasible at once: such a solve does not count.
         solved += found is not None or one.quick_plan is not None
         if found is not None:
             ranked = sorted([*ranked, found], key=lambda each: each.step_ms)

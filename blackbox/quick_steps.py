@@ -87,12 +87,13 @@ class _Stages:
         layers = sizes.sum(axis=1)
         self.work, self.states = layers * usual.both, layers * usual.state
         self.kept = sizes * usual.kept
+        # By chunk: layers in front as the work counts them, and (`other`) as the memory does.
         self.front = np.zeros_like(sizes)
-        """Layers in front by chunk, as far as work goes; those of `other` as far as memory goes."""
         if first:
             self.front[:, 0] = np.minimum(sizes[:, 0], model.count)
         self.other = np.minimum(sizes, model.count) if model.anywhere else self.front
-        if model.count:
+        self.varies = bool(model.count) and (first or model.anywhere)
+        if self.varies:
             self.work = self.work + self.front.sum(axis=1) * (front.both - usual.both)
             self.states = self.states + np.minimum(self.other.sum(axis=1), model.count) * (front.state - usual.state)
             self.kept = self.kept + self.other * (front.kept - usual.kept)
@@ -109,7 +110,7 @@ class _Stages:
         again = np.minimum(self.sizes, number)
         work = self.work + again.sum(axis=1) * usual.again
         kept = self.kept - again * (usual.kept - usual.thrifty)
-        if self.model.count:
+        if self.varies:
             work += np.minimum(self.front, number).sum(axis=1) * (front.again - usual.again)
             kept -= np.minimum(self.other, number) * (front.kept - front.thrifty - usual.kept + usual.thrifty)
         return work, kept

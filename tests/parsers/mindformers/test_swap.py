@@ -1,4 +1,4 @@
-"""What ``swap_config`` moves to the host, against MindFormers' own classes where a clone is available, and its price."""
+"""What ``swap_config`` moves to the host, against MindFormers' own classes with a clone, and its price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A critic's defaults as verl's own configuration states them, where a clone is available (`benchmarks/reliability`)."""
+"""A critic's defaults as verl's own configuration states them, with a clone (`benchmarks/reliability`)."""
 
 from __future__ import annotations
 
