@@ -8,7 +8,7 @@ from pathlib import Path
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.areal.job import NAME, TELLTALE, ArealStart, sharded_job, unmodelled
 from taylor.parsers.launcher import NoDryrun, UsualDevice
-from taylor.parsers.policy.launchers import ShardedPolicy
+from taylor.parsers.policy.launchers import ShardedPolicy, counted
 from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -53,17 +53,8 @@ class Areal(ShardedPolicy):
         return {} if plan.uses(FULL) == start.options.is_on(_RECOMPUTE) else {_RECOMPUTE: plan.uses(FULL)}
 
     def edits(self, start: ArealStart, own: Strategy, wanted: Strategy) -> dict[str, object]:
-        """See `ShardedPolicy.edits`: the batch.
-
-        Raises
-        ------
-        InputError
-            When the samples are no whole number of prompts.
-        """
-        samples = wanted.global_batch
-        if samples == own.global_batch:
+        """See `ShardedPolicy.edits`: the batch."""
+        if wanted.global_batch == own.global_batch:
             return {}
-        if samples * start.minibatches % start.samples_each:
-            problem, cure = f"counts {start.samples_each} samples as one", "plan other micro-batches"
-            raise start.options.error(_BATCH, problem, samples, cure)
-        return {_BATCH: samples * start.minibatches // start.samples_each}
+        samples = wanted.global_batch * start.minibatches
+        return {_BATCH: counted(start.options, _BATCH, samples, start.samples_each)}

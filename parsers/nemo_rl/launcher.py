@@ -22,7 +22,7 @@ from taylor.parsers.nemo_rl.job import (
     sharded_unmodelled,
 )
 from taylor.parsers.nemo_rl.start_rules import START_RULES, with_ranks
-from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy
+from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy, counted
 from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.start_rules import checked, of_options
@@ -147,10 +147,12 @@ class NemoRlSharded(ShardedPolicy):
             for key, name in _DEGREES.items()
             if getattr(wanted, name) != getattr(own, name)
         }
-        if wanted.mbs != own.mbs:
-            found[f"{POLICY}train_micro_batch_size"] = wanted.mbs // start.each
-        if wanted.global_batch != own.global_batch:
-            found[f"{POLICY}train_global_batch_size"] = wanted.global_batch // start.each
+        for name, samples, before in (
+            ("train_micro_batch_size", wanted.mbs, own.mbs),
+            ("train_global_batch_size", wanted.global_batch, own.global_batch),
+        ):
+            if samples != before:
+                found[f"{POLICY}{name}"] = counted(start.options, f"{POLICY}{name}", samples, start.each)
         return found
 
     def recompute(self, start: RlStart, plan: PipelinePlan) -> dict[str, object]:

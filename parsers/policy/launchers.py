@@ -12,9 +12,23 @@ from taylor.parsers.alike_recompute import OneStage
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.job import PolicyJob
+from taylor.parsers.policy.options import Options
 from taylor.parsers.policy.sharded import refuse_other_degrees
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+
+
+def counted(options: Options, key: str, samples: int, each: int) -> int:
+    """What a key states of samples of which it counts `each` as one: the answers to a prompt, or a pair.
+
+    Raises
+    ------
+    InputError
+        When they are no whole number of these.
+    """
+    if samples % each:
+        raise options.error(key, f"counts {each} samples as one", samples, "plan other micro-batches")
+    return samples // each
 
 
 class MegatronPolicy(NamedJobs, FlagLauncher):

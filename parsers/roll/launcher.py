@@ -10,7 +10,7 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.policy.fields import field_of
-from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy
+from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy, counted
 from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.roll.experiment import TELLTALE, RollExperiment
 from taylor.parsers.roll.job import (
@@ -102,7 +102,8 @@ class RollSharded(ShardedPolicy):
         if wanted.cp != own.cp:
             found[f"{start.arguments}ulysses_size"] = wanted.cp
         if wanted.mbs != own.mbs:
-            found[f"{start.training}per_device_train_batch_size"] = wanted.mbs // start.each
+            key = f"{start.training}per_device_train_batch_size"
+            found[key] = counted(start.options, key, wanted.mbs, start.each)
         return found | _steps(start, own, wanted)
 
     def recompute(self, start: RollStart, plan: PipelinePlan) -> dict[str, object]:
@@ -112,22 +113,12 @@ class RollSharded(ShardedPolicy):
 
 
 def _steps(start: RollStart, own: Strategy, wanted: Strategy) -> dict[str, object]:
-    """Micro-batches of a rank, where they differ; those that are packed count as many as are stated.
-
-    Raises
-    ------
-    InputError
-        When a packed batch is no whole number of stated micro-batches.
-    """
+    """Micro-batches of a rank, where they differ; those that are packed count as many as are stated."""
     key = f"{start.training}gradient_accumulation_steps"
     if wanted.mbs * wanted.micro_batches == own.mbs * own.micro_batches and wanted.mbs == own.mbs:
         return {}
     each = wanted.mbs if wanted.mbs != own.mbs else start.stated_micro_batch()
-    samples = wanted.mbs * wanted.micro_batches
-    if samples % each:
-        problem, cure = f"counts {each} samples as one", "plan other micro-batches"
-        raise start.options.error(key, problem, samples, cure)
-    return {key: samples // each}
+    return {key: counted(start.options, key, wanted.mbs * wanted.micro_batches, each)}
 
 
 def _is_sharded(path: Path) -> bool:

@@ -11,7 +11,7 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.policy.fields import field_of
-from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy
+from taylor.parsers.policy.launchers import MegatronPolicy, ShardedPolicy, counted
 from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.start_rules import checked, of_options
@@ -131,10 +131,7 @@ class VerlSharded(ShardedPolicy):
         if wanted.cp != own.cp:
             found[program.ulysses[0]] = wanted.cp
         if wanted.global_batch != own.global_batch:
-            if wanted.global_batch % start.answers:
-                problem, cure = f"counts {start.answers} samples as one", "plan other micro-batches"
-                raise start.options.error(program.samples, problem, wanted.global_batch, cure)
-            found[program.samples] = wanted.global_batch // start.answers
+            found[program.samples] = counted(start.options, program.samples, wanted.global_batch, start.answers)
         return found
 
     def recompute(self, start: VerlStart, plan: PipelinePlan) -> dict[str, object]:
