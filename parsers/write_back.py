@@ -40,7 +40,8 @@ def write_plan(
     plan : PipelinePlan
         Layers and recompute of every chunk.
     output : Path, optional
-        Path to write; in place when not given. A configuration of several files is written there as one.
+        Path to write; in place when not given. A configuration of several files is written there as one; under the
+        ending that the file with the plan alone has, that file is.
     micro_batches : int, optional
         Micro-batches a step, set too when given.
 
@@ -61,9 +62,12 @@ def write_plan(
     home = launcher.home_of_plan(config)
     old, new = launcher.with_plan(config, plan, micro_batches)
     new = _with_cards(new, config, home)
+    beside = not _same_file(home, config.path)
+    if output is not None and beside and Path(output).suffix == home.suffix != config.path.suffix:
+        return _store(old, new, home, output)
     if output is None or _same_file(output, home) or _same_file(output, config.path):
         return _store(old, new, home, None)
-    if not _same_file(home, config.path):
+    if beside:
         strategy = config.strategy.replace(vpp=plan.interleaves)
         strategy = strategy if micro_batches is None else strategy.replace(micro_batches=micro_batches)
         text = launcher.with_strategy(config, strategy, config.in_kinds_of_model(plan), {})

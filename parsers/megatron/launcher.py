@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from taylor.base.files import read_text
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.context import fixed_context
@@ -41,6 +42,12 @@ class Megatron(FlagLauncher):
     def launch(self, path: Path) -> Script:
         """See `FlagLauncher.launch`."""
         return Script.read(path)
+
+    def home_of_plan(self, config: TrainingConfig) -> Path:
+        """The JSON of a MindSpeed-MM job, which has the layers."""
+        if re.search(r"\bmm[-_]model\b", read_text(config.path)) is None:
+            return config.path
+        return self.launch_of(config).plan_home or config.path
 
     def fixed_context(self, config: TrainingConfig) -> str | None:
         """See `Launcher.fixed_context`: MindSpeed's other kinds, and what goes with one kind alone, keep theirs."""

@@ -62,6 +62,9 @@ _VALUES = {
     "recompute_method": "recompute-method",
     "recompute_num_layers": "recompute-num-layers",
 }
+_RECOMPUTE = ("recompute-granularity", "recompute-method", "recompute-num-layers")
+"""Flags that the language model takes from the JSON alone: a script's values reach a `TransformerConfig` where they are
+fields of `ModelParallelConfig` (Ascend/MindSpeed-MM 57069cd5 mindspeed_mm/utils/transformer_model_config.py:36-40)."""
 _SWITCHES = {
     "group_query_attention": "group-query-attention",
     "untie_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
@@ -118,8 +121,8 @@ class ModelFile:
                 raise self.error(key, f"write {value} there" if isinstance(value, str) else "change it there", key)
 
 
-def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
-    """The flags of a launch with those that its JSON states.
+def with_model_file(flags: Flags, text: str | None = None) -> tuple[Flags, ModelFile | None]:
+    """The flags of a launch with those that its JSON states; `text` stands for the content of the JSON.
 
     Raises
     ------
@@ -129,7 +132,7 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
     if not flags.has(MODEL_FILE):
         return flags, None
     path = _path(flags)
-    data = _mapping(path)
+    data = _mapping(path, text)
     decoder = data.get(DECODER)
     if not isinstance(decoder, dict):
         trained = data.get("predictor")
@@ -157,7 +160,12 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
     if tower is not None and seen:
         tower = replace(tower, spread=spread, spreadable=unable_to_spread(data, launch))
         note = spread_note(data, spread, launch)
-    return flags.overlaid(stated, without=(VIRTUAL,)), ModelFile(path, stated, tower, () if note is None else (note,))
+    idle = [name for name in _RECOMPUTE if flags.has(name)]
+    notes = [] if note is None else [note]
+    if idle:
+        named = ", ".join(f"--{name}" for name in idle)
+        notes.append(f"{named}: no effect on the language model, whose recompute {DECODER} in {path.name} states")
+    return flags.overlaid(stated, without=(VIRTUAL, *_RECOMPUTE)), ModelFile(path, stated, tower, tuple(notes))
 
 
 def _launch(flags: Flags) -> Launch:
@@ -231,9 +239,9 @@ def _found(flags: Flags, name: str) -> tuple[str, Path | None]:
     return written, beside if beside.suffix == ".json" and beside.is_file() else None
 
 
-def _mapping(path: Path) -> Mapping[str, Any]:
+def _mapping(path: Path, text: str | None = None) -> Mapping[str, Any]:
     try:
-        data = json.loads(read_text(path, limit_bytes=MAX_BYTES))
+        data = json.loads(read_text(path, limit_bytes=MAX_BYTES) if text is None else text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", file=path) from None
     if not isinstance(data, dict):

@@ -47,14 +47,13 @@ class Script(Launch):
 
     launcher = NAME
 
-    def __init__(self, script: ShellScript) -> None:
+    def __init__(self, script: ShellScript, model_text: str | None = None) -> None:
         self._script, self.file, self.text = script, script.file, script.text
-        self.flags, self._model_file = with_model_file(flags_of(script, FORM))
+        self.flags, self._model_file = with_model_file(flags_of(script, FORM), model_text)
         self.notes = tuple(script.notes)
         if self._model_file is not None:
             self.tower, self.notes = self._model_file.tower, (*self.notes, *self._model_file.notes)
-            cure = "solve with -write n, and write them there"
-            self.plan_error = self._model_file.error("the layers of every stage", cure)
+            self.plan_home = self._model_file.path
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -81,6 +80,10 @@ class Script(Launch):
         if self._model_file is not None:
             self._model_file.refuse_change(self.flags, wanted)
         return type(self)(edit_flags(self._script, wanted, FORM, near=near))
+
+    def with_model_text(self, text: str) -> Self:
+        """See `Launch.with_model_text`."""
+        return type(self)(self._script, text)
 
     def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:
         """See `Launch.with_ranks`: by the variable or the line of Slurm's that counts the nodes, else by flags of the

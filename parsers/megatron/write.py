@@ -121,14 +121,14 @@ def _placed(launch: Launch, wanted: Wanted, plan: PipelinePlan, schedule: Schedu
     if wanted:
         launch = launch.with_flags(wanted, _BESIDE_LAYERS)
     current = config_from_launch(launch)
-    if _same(current, plan, schedule, current.model):
+    if means_plan(current, plan, schedule, current.model):
         return launch
     before = launch.with_flags(placing_flags(launch.flags, current.model, plan, schedule), _BESIDE_LAYERS)
     reread = config_from_launch(before)
-    if not _same(reread, plan, schedule, current.model):
+    if not means_plan(reread, plan, schedule, current.model):
         before = before.with_flags(recompute_flags(before.flags, plan), _BESIDE_RECOMPUTE)
         reread = config_from_launch(before)
-    if not _same(reread, plan, schedule, current.model):
+    if not means_plan(reread, plan, schedule, current.model):
         raise InputError(
             "cannot express the plan by its flags",
             file=launch.file,
@@ -137,8 +137,11 @@ def _placed(launch: Launch, wanted: Wanted, plan: PipelinePlan, schedule: Schedu
     return before
 
 
-def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec) -> bool:
-    """Return whether a configuration means a plan; `model` knows the kinds of the plan's layers."""
+def means_plan(
+    config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec | None = None
+) -> bool:
+    """Return whether a configuration means a plan, whose kinds of layers `model` (by default its own) knows."""
+    model = model or config.model
     if config.plan is None or schedule.name != config.schedule.name:
         return False
     if config.recompute_group > 1 or config.recomputes_mtp or config.recomputes_in_bubble:

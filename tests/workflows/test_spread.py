@@ -12,6 +12,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.choices.tower_costs import costs_behind, tower_costs
 from taylor.cost_model.profile import MemoryProfile, MemorySource
+from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.check.checker import check
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import OPTIMAL
@@ -140,6 +141,12 @@ def test_the_best_way_is_that_of_all_solved_one_by_one_and_never_worse_than_the_
     own = evaluate_file(written, Outputs(folder=tmp_path, write=False))
     assert own.problem.kinds == planned.problem.kinds
     assert {name: own.plan.layers[name] for name in planned.plan.layers} == planned.plan.layers
+    # Written into the JSON of a job with its encoder on the first stage, it is that plan too.
+    asks = stated(tmp_path, [4, 0, 0, 0], [1, 1, 1, 2], freeze=frozen)
+    write_plan(planned.config, planned.plan)
+    asks = FileJob(asks.path, dryrun=False, check=False, device="ascend-910b", images="1x2048")
+    own = evaluate_file(asks, Outputs(folder=tmp_path, write=False))
+    assert own.solution.objective == pytest.approx(planned.solution.objective)
 
 
 def test_a_small_encoder_stays_on_the_first_stage(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError, WriteError
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunBackend
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import SEARCHED_FREE
@@ -100,7 +101,7 @@ def solve_file(
     _log_restriction(file, planned.problem, planned.solution)
     store_json(planned, {}, outputs)
     files = _write_model(planned, outputs, budget.later(FINISH_SECONDS)) | write_places(planned, outputs)
-    config_path = outputs.write_to or planned.config.path
+    config_path = outputs.write_to or launcher_of(planned.config).home_of_plan(planned.config)
     if outputs.write:
         files["config"] = str(config_path)
     done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history, budget=budget)

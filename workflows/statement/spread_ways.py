@@ -73,7 +73,7 @@ class SpreadPlan:
         return (
             f"{self.step_ms:,.0f} ms a step with the encoder's layers {self.spread}: {gain:.1f} % faster than on the "
             f"first stage; {proof} of {self.ways} ways; "
-            f"write {WRITTEN} {encoder} and text_decoder.pipeline_num_layers {language}{virtual}"
+            f"{WRITTEN} {encoder}, text_decoder.pipeline_num_layers {language}{virtual}"
         )
 
 

@@ -13,6 +13,7 @@ from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.megatron.model_file import MAX_BYTES
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
@@ -58,15 +59,66 @@ def test_sizes_and_layers_come_from_the_json_of_the_model(tmp_path: Path) -> Non
     assert config.plan is not None and config.plan.total_layers() == ((2, 4, 4, 4), (4, 4, 3, 3))
 
 
-def test_a_plan_is_not_written_into_a_script_whose_layers_stand_elsewhere(tmp_path: Path) -> None:
-    file = job(tmp_path, {"text_decoder": DECODER})
-    before = file.read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"model.json: text_decoder.pipeline_num_layers: is not written"):
-        solve_file(FileJob(file, dryrun=False, check=False), SolveOptions(time_limit=5), Outputs(folder=tmp_path))
-    config = read_config(file)
-    with pytest.raises(InputError, match="write 7,7,7,7 there"):
-        write_plan(config, config.even_plan(config.strategy))
+def test_a_plan_goes_into_the_json_and_the_script_stays(tmp_path: Path) -> None:
+    text = json.dumps({"text_decoder": DECODER, "note": [1, 2]}, indent=3)
+    file = job(tmp_path, text)
+    home, before = file.parent / "model.json", file.read_text(encoding="utf-8")
+    write_plan((config := read_config(file)), config.even_plan(config.strategy))
+    row = ",\n".join(f"         {count}" for count in DECODER["pipeline_num_layers"])
+    assert home.read_text(encoding="utf-8") == text.replace(f"[\n{row}\n      ]", "[7, 7, 7, 7]")
+    assert home.with_name("model.json.orig").read_text(encoding="utf-8") == text
     assert file.read_text(encoding="utf-8") == before
+    written = read_config(file)
+    assert written.plan is not None and written.plan.total_layers() == ((7, 7, 7, 7),)
+    write_plan(config, config.even_plan(config.strategy))  # a second time changes nothing
+    assert read_config(file).plan == written.plan
+
+
+def test_recompute_goes_into_the_json_alone(tmp_path: Path) -> None:
+    data = {"text_decoder": {**DECODER, "recompute_granularity": "full", "recompute_method": "uniform"}}
+    file = job(tmp_path, data, "--recompute-granularity full --recompute-method block --recompute-num-layers 9")
+    config = read_config(file)
+    (note,) = config.notes
+    assert "--recompute-granularity, --recompute-method, --recompute-num-layers: no effect on the language" in note
+    layers = ((4, 8, 8, 8),)
+    for again, words in (
+        (((2, 2, 2, 2),), ("full", "block", 2)),
+        (layers, ("full", "uniform", 1)),
+        (((0, 0, 0, 0),), (None, None, None)),
+    ):
+        plan = PipelinePlan({"dense": layers}, {FULL: again})
+        write_plan(config, plan)
+        decoder = json.loads((file.parent / "model.json").read_text(encoding="utf-8"))["text_decoder"]
+        assert tuple(decoder.get(f"recompute_{key}") for key in ("granularity", "method", "num_layers")) == words
+        found = read_config(file).plan
+        assert found is not None and found.recomputed(FULL) == again
+
+
+def test_chunks_of_the_json_are_rows(tmp_path: Path) -> None:
+    two = {**DECODER, "pipeline_num_layers": [[2, 4, 4, 4], [4, 4, 3, 3]]}
+    file = job(tmp_path, {"text_decoder": two}, "--virtual-pipeline-model-parallel-size 2")
+    config = read_config(file)
+    write_plan(config, PipelinePlan({"dense": ((4, 4, 4, 4), (3, 3, 3, 3))}, {}))
+    decoder = json.loads((file.parent / "model.json").read_text(encoding="utf-8"))["text_decoder"]
+    assert decoder["pipeline_num_layers"] == [[4, 4, 4, 4], [3, 3, 3, 3]]
+    flat = config.even_plan(config.strategy.replace(vpp=1))
+    with pytest.raises(InputError, match=r"2 chunks, and the plan has 1.*set it to 1 and solve again"):
+        write_plan(config, flat)
+    with pytest.raises(InputError, match=r"global-batch-size.*set it to 16 there"):
+        write_plan(config, config.even_plan(config.strategy), micro_batches=8)
+
+
+def test_a_solve_writes_the_json_or_a_copy_of_it(tmp_path: Path) -> None:
+    file = job(tmp_path, {"text_decoder": DECODER})
+    home, copy = file.parent / "model.json", tmp_path / "planned.json"
+    before = home.read_bytes()
+    stated = FileJob(file, dryrun=False, check=False, device="ascend-910b")
+    done = solve_file(stated, SolveOptions(time_limit=20), Outputs(folder=tmp_path, write_to=copy))
+    assert home.read_bytes() == before
+    (row,) = done.plan.total_layers()
+    assert json.loads(copy.read_text(encoding="utf-8"))["text_decoder"]["pipeline_num_layers"] == list(row)
+    with pytest.raises(InputError, match=r"text_decoder.pipeline_num_layers: is not written.*write"):
+        solve_file(stated, SolveOptions(time_limit=20), Outputs(folder=tmp_path, write_to=tmp_path / "planned.sh"))
 
 
 @pytest.mark.parametrize(

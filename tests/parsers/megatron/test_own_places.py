@@ -20,6 +20,7 @@ from benchmarks.reliability.outside import NotHere, loaded, source, without_pack
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.tower_file import VIRTUAL
 from taylor.parsers.read import read_config
+from taylor.parsers.write_back import write_plan
 from tests.parsers.megatron.test_tower_file import spread
 
 PLACE = "MindSpeed-MM", "57069cd5"
@@ -256,6 +257,25 @@ def test_lists_are_read_as_they_are_built_or_refused_where_the_code_breaks(tmp_p
         assert read_chunks(tmp_path, *lists) == parts_of(chunks), f"{number}: {lists}"
         run += chunks is not None
     assert cases / 4 < run < 3 * cases / 4
+
+
+def test_written_lists_are_those_that_a_launch_would_state(tmp_path: Path) -> None:
+    random, written, last = Random(11), 0, None
+    for _ in range(200):
+        encoder, language, sound, virtual = lists = any_lists(random)
+        if read_chunks(tmp_path, *lists) is None or virtual == 1:
+            continue
+        flags = "" if virtual is None else f"--{VIRTUAL} {virtual}"
+        config = read_config(spread(tmp_path, encoder, language, flags, sound))
+        if last is not None and last[0] == (sound is None, virtual):
+            write_plan(last[1].replace(path=config.path), last[1].plan)
+            model = json.loads((config.path.parent / "model.json").read_text(encoding="utf-8"))
+            parts = [model["image_encoder"]["vision_encoder"], model["text_decoder"]]
+            parts += [] if sound is None else [model["audio_encoder"]["audio_encoder"]]
+            assert [part["pipeline_num_layers"] for part in parts] == [each for each in last[2] if each is not None]
+            written += 1
+        last = (sound is None, virtual), config, lists[:3]
+    assert written > 10
 
 
 def test_an_encoder_is_frozen_unless_the_file_says_otherwise(tmp_path: Path) -> None:
