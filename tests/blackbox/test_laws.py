@@ -88,6 +88,7 @@ def test_sizes_without_any_law_have_none():
     assert Fitter(runs).fit([7, 1000, 3, 5]).laws == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**9))
 def test_every_operator_of_a_hidden_network_is_predicted_at_large_sizes(seed):

@@ -102,6 +102,7 @@ def test_what_cannot_start_is_not_compared(network, laws, plan):
     assert states(done).keys() == {"overlap"}
 
 
+@pytest.mark.slow
 def test_a_choice_of_degrees_that_is_among_the_best_only_with_a_switch_is_found(network, laws):
     """The best with faster links are known: those of the same search under the true laws where links are so always."""
     job = network.job()

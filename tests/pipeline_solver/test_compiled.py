@@ -111,6 +111,7 @@ def _kernels(decorator: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]]
     return every, named & every
 
 
+@pytest.mark.slow
 def test_parts_are_called_by_kernels_alone_and_all_other_kernels_from_python() -> None:
     """From Python a part runs as Python, some hundred times slower, and nothing else would show it. A kernel that only
     kernels call has a wrapper to compile that nothing uses."""

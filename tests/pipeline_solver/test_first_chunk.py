@@ -28,6 +28,7 @@ def with_tower(tower: LayerKind = TOWER, **changes: object) -> PipelineProblem:
     return problem.replace(**changes)
 
 
+@pytest.mark.slow
 def test_the_optima_of_a_sample_are_those_over_every_plan() -> None:
     found = portion(seed=1, first=0, count=8, drawn="towers")
     assert found["faults"] == [] and found["checked"] > 15

@@ -54,6 +54,7 @@ def test_every_undamaged_specimen_is_read(specimens, tmp_path):
             assert run_forked(specimen.command.tool, specimen.command.words, specimen.folder).code == 0, specimen.name
 
 
+@pytest.mark.slow
 def test_the_sandbox_sees_a_stray_write_a_started_program_and_a_canary(tmp_path):
     """The campaign's own eyes: what it looks for is found when it is there."""
     preload()

@@ -155,6 +155,7 @@ def test_a_malformed_request_is_refused_and_the_next_one_is_answered(client, con
     assert ask(client).status_code == 200
 
 
+@pytest.mark.slow
 def test_twenty_sessions_at_once_each_get_the_answer_to_their_own_question(client):
     settings = [{"tp": 2**tp, "recompute": 25.0 * share} for tp in range(4) for share in range(5)]
     alone = [ask(client, **one).json() for one in settings]

@@ -172,6 +172,7 @@ def test_numbers_that_the_time_left_unsolved_are_named(tmp_path):
         taylor.size("llama3-8b", device="h100-80g", max_devices=8, time_limit=1e-9, output=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_margin_raises_the_least_devices_and_rules_that_may_be_broken_are_reported(tmp_path):
     def least(**more):
         found = taylor.size(
