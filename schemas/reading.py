@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from taylor.base.errors import InputError, shortened
 from taylor.base.near import did_you_mean
-from taylor.schemas.request import BY_COMMAND, REQUEST, Asked
+from taylor.schemas.request import BY_COMMAND, FORMS, REQUEST, Asked
 
 CURE = "taylor schema request describes it"
 
@@ -35,9 +35,11 @@ def read_request(data: Mapping[str, Any], file: str | Path | None = None) -> Ask
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         known = first["type"] != "extra_forbidden"
-        field = ".".join(map(str, first["loc"])) or None
+        field = ".".join(str(part) for part in first["loc"] if part != "[key]") or None
         fields = [one for one in BY_COMMAND[command].model_fields if one not in ("schema_", "command")]
         found = {} if field is None else {"value": first.get("input")}
         cure = CURE if known else f"{did_you_mean(field or '', fields)} {CURE}"
         problem = first["msg"].removeprefix("Value error, ") if known else f"is no field of the command {command}"
+        if first["type"] == "string_pattern_mismatch":
+            problem = f"is not {FORMS[first['ctx']['pattern']]}"
         raise InputError(problem, file=file, field=field, cure=cure, **found) from None

@@ -43,6 +43,17 @@ IMAGES_HELP = "of a model with a vision encoder: images a sample on average, and
 AudioSeconds = Annotated[str, StringConstraints(max_length=40, pattern=r"^([0-9.]+x)?[0-9.]*$")]
 AUDIO_HELP = "of a model with an encoder of sound: seconds of a clip, after clips a sample on average, as 30 or 2x12.5"
 Risk = Annotated[float, Field(ge=0.0, le=0.5)]
+FORMS = {
+    r"^[^-\x00][^\x00]*$": "a name or path that begins with no dash",
+    r"^[0-9]{1,4}$": "the number of a stage",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable: letters, digits and _, no digit first",
+    r"^[^\x00]*$": "text without a null character",
+    r"^[0-9.]{1,12}%?$": "MiB, or per cent as 5%",
+    r"^[0-9.]*(x[0-9]+)?$": "images a sample, patches an image or both, as 2.5, x1024 or 1.5x1024",
+    r"^([0-9.]+x)?[0-9.]*$": "seconds of a clip, after clips a sample, as 30 or 2x12.5",
+    r"^[0-9.e+]{1,20}[MBT]?$": "a number of tokens, as 300B or 2e12",
+}
+"""What a text with each of the patterns here is, for messages."""
 _FRAMEWORKS = (*WRITTEN_FROM_MODELS, "json")
 if TYPE_CHECKING:
     Framework = str

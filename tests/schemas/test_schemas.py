@@ -35,7 +35,7 @@ from taylor.command_lines import size as size_command
 from taylor.command_lines import support as support_command
 from taylor.schemas.reading import read_request
 from taylor.schemas.registry import file_of, made_schemas, names
-from taylor.schemas.request import BY_COMMAND
+from taylor.schemas.request import BY_COMMAND, FORMS
 from tests.schemas.documents import check, validator
 
 
@@ -117,6 +117,22 @@ def test_a_wrong_request_is_refused_with_its_field_and_a_cure(data, field, cure)
     with pytest.raises(InputError) as refused:
         read_request(data)
     assert refused.value.field == field and cure in str(refused.value)
+
+
+def test_a_text_of_another_form_is_refused_with_the_form_in_words():
+    with pytest.raises(InputError) as refused:
+        read_request({"command": "solve", "file": "a.sh", "env": {"N NODES": "2"}})
+    assert str(refused.value).startswith("env.N NODES: is not the name of a variable: letters, digits and _")
+
+    def patterns_in(schema):
+        if isinstance(schema, list):
+            return set().union(*map(patterns_in, schema))
+        if not isinstance(schema, dict):
+            return set()
+        own = {schema["pattern"]} if isinstance(schema.get("pattern"), str) else set()
+        return own.union(schema.get("patternProperties", ()), *map(patterns_in, schema.values()))
+
+    assert patterns_in([command.model_json_schema() for command in BY_COMMAND.values()]) == set(FORMS)
 
 
 def test_figures_of_a_request_reach_the_command_in_full():
