@@ -272,7 +272,7 @@ class Compare(Asked):
     second: Name = Field(description="another one")
 
 
-class Rank(Asked):
+class Rank(FromFile):
     """Many strategies solved and compared; the answer is a `taylor.ranking/1`."""
 
     command: Literal["rank"] = "rank"
@@ -302,6 +302,8 @@ class Rank(Asked):
     def _one_source(self) -> Rank:
         if (self.yaml_path is None) == (self.model is None):
             raise ValueError("exactly one of yaml_path and model is needed")
+        if self.model is not None and (self.env or self.model_as is not None):
+            raise ValueError("env and model_as belong to files: leave them out with a model")
         return self
 
 

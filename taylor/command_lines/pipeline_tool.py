@@ -19,6 +19,7 @@ from taylor.command_lines.arguments import (
     add_measured_options,
     add_module_options,
     add_planning_options,
+    add_start_options,
     asked_margin,
     chosen_or_there,
     chosen_path,
@@ -45,6 +46,8 @@ from taylor.command_lines.model_start import (
     model_path,
 )
 from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_option, print_files, remember_ranking
+from taylor.parsers.named_model import model_as
+from taylor.parsers.text.shell_start import parse_start, started
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -94,6 +97,7 @@ def add_options(parser: CommandParser) -> None:
         metavar="N",
         help="global batch size (default: the files' own)",
     )
+    add_start_options(source)
     model = parser.add_argument_group("candidates of a model", "In place of a folder: its quickest strategies.")
     model.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     model.add_argument("--world_size", type=positive_int, metavar="N", help="ranks to plan for")
@@ -164,7 +168,14 @@ def deciding_flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
-    """Solve, print and store, from parsed flags."""
+    """Solve, print and store, from parsed flags; every candidate is read as it is started."""
+    if args.model:
+        refuse_without_effect(args, {"env", "model_as"}, "with --model: no file is started")
+    with started(parse_start(None, args.env)[1]), model_as(args.model_as):
+        _rank_candidates(args, arguments, program)
+
+
+def _rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
     refuse_unknown_solver(args.solver_name)
     if args.model:
         named = {"yaml_path", "measured_peak", "out_of_memory"}

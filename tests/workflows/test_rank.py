@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 from concurrent.futures import Executor, Future
@@ -95,6 +96,19 @@ def test_a_schedule_that_does_not_exist_for_the_batch_is_refused_and_keeps_its_r
     named = ("--explain", "DP1_TP8_PP4_EP1_VPP2", "--gbs", "6")
     done = run_tool("parallel_tool.py", "--shell_path", "files/odd.sh", *named)
     assert done.returncode == 0 and "multiples of the 4 stages" in done.stdout, done.stderr
+
+
+def test_candidates_are_read_as_env_starts_them(run_tool, tmp_path: Path) -> None:
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text(encoding="utf-8")
+    open_tp = re.sub(r"(--tensor-model-parallel-size) \S+", r"\1 ${OWN_TP}", text)
+    assert open_tp != text
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.sh").write_text(open_tp, encoding="utf-8")
+    words = ("--yaml_path", "files", "--report", "off", "--time_limit", "2", "--prove", "1")
+    done = run_tool("pipeline_tool.py", *words, "--env", "OWN_TP=8")
+    assert done.returncode == 0 and "TP8" in done.stdout, done.stderr
+    done = run_tool("pipeline_tool.py", "--model", "llama3-8b", "--world_size", "8", "--env", "OWN_TP=8")
+    assert done.returncode == 2 and "--env: has no effect with --model" in done.stderr
 
 
 def _files_of(folder: Path) -> dict[str, str]:
