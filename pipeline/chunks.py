@@ -11,7 +11,7 @@ Chunk = tuple[int, int]
 """(virtual stage, stage)."""
 
 
-FREE = "free"
+LOOP, V_SHAPE, FREE = "loop", "V", "free"
 """Name of a placement that is neither a loop nor a V."""
 
 
@@ -80,7 +80,7 @@ class Placement:
     @property
     def name(self) -> str:
         """``loop``, ``V`` or `FREE`."""
-        shapes = {"loop": False, "V": True}
+        shapes = {LOOP: False, V_SHAPE: True}
         found = (
             name
             for name, v_shape in shapes.items()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.compiled import compiled, kernel_part
-from taylor.pipeline.chunks import FREE
+from taylor.pipeline.chunks import FREE, V_SHAPE
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
 from taylor.pipeline_solver.timing.durations import schedule_of
@@ -39,7 +39,8 @@ class StagePrograms:
         self.places: _Places | None = _places(columns) if V == 1 and K > FEW_KINDS else None
         self.cases: list[tuple[NDArray[np.int64], ...]] = []
         # With chunks placed freely, a virtual stage is no stretch of the model.
-        self.exact = columns.ordered and (K == 1 or schedule.placement.name != FREE)
+        shape = schedule.placement.name
+        self.exact = columns.ordered and (K == 1 or shape != FREE)
         if self.places is not None or not self.exact:
             return
         self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)
@@ -55,7 +56,7 @@ class StagePrograms:
                 early, late = columns.least_kind <= j, columns.greatest_kind > j
                 fits &= ~late[:, :row].any(axis=1) & ~early[:, row + 1 :].any(axis=1)
                 first, second = early[:, row], late[:, row]
-                if schedule.v_shape and row % 2:
+                if shape == V_SHAPE and row % 2:  # also where chunks may lie on any stages
                     first, second = second, first
                 needs |= first.astype(np.int64) << j
                 passes |= second.astype(np.int64) << j

@@ -12,6 +12,7 @@ from benchmarks.brute_force import BruteForce
 from benchmarks.random_instances import campaign, choice_problem, instance, main, portion
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.durations import schedule_of
 
 
 @pytest.mark.slow
@@ -31,6 +32,13 @@ def test_the_optima_with_choices_and_limits_of_the_host_are_those_over_every_pla
 def test_the_optima_with_combined_passes_are_those_over_every_plan():
     found = portion(seed=0, first=105, count=4, drawn="pairs")
     assert found["faults"] == [] and found["checked"] > 4
+
+
+@pytest.mark.parametrize("number", [53, 167])
+def test_kinds_on_chunks_that_any_stages_have_are_solved_where_these_form_a_v(number):
+    problem, truth = instance(0, number, "placed")
+    assert schedule_of(problem).placement.name == "V"
+    assert solve(problem).objective == pytest.approx(truth.objective)
 
 
 def test_drawn_choices_are_up_to_five_and_some_are_limited_by_the_host():
