@@ -12,7 +12,7 @@ Chunk = tuple[int, int]
 
 
 LOOP, V_SHAPE, FREE = "loop", "V", "free"
-"""Name of a placement that is neither a loop nor a V."""
+"""Names of placements (`Placement.name`)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Placement:
 
     @property
     def name(self) -> str:
-        """``loop``, ``V`` or `FREE`."""
+        """`LOOP`, `V_SHAPE`, or `FREE` for one that is neither."""
         shapes = {LOOP: False, V_SHAPE: True}
         found = (
             name
