@@ -62,9 +62,6 @@ _VALUES = {
     "recompute_method": "recompute-method",
     "recompute_num_layers": "recompute-num-layers",
 }
-_RECOMPUTE = ("recompute-granularity", "recompute-method", "recompute-num-layers")
-"""Flags that the language model takes from the JSON alone: a script's values reach a `TransformerConfig` where they are
-fields of `ModelParallelConfig` (Ascend/MindSpeed-MM 57069cd5 mindspeed_mm/utils/transformer_model_config.py:36-40)."""
 _SWITCHES = {
     "group_query_attention": "group-query-attention",
     "untie_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
@@ -77,6 +74,12 @@ _SWITCHES = {
     "moe_grouped_gemm": "moe-grouped-gemm",
     "bf16": "bf16",
 }
+_SHARED = ("sequence-parallel", "bf16")
+"""Of these flags, those that a script states for the language model too. The others it takes from the JSON alone: a
+script's values reach it where they are fields of `ModelParallelConfig` (Ascend/MindSpeed-MM 57069cd5
+mindspeed_mm/utils/transformer_model_config.py:36-40), and what is around the layers has the JSON's
+(mindspeed_mm/models/vlm_model.py:90-111)."""
+_OF_JSON = tuple(name for name in (*_VALUES.values(), *_SWITCHES.values()) if name not in _SHARED)
 LAYER_FLAGS = (LAYER_LIST, LAYOUT, NOOPS)
 """Flags that place layers in a script, and not where a JSON does."""
 
@@ -160,12 +163,12 @@ def with_model_file(flags: Flags, text: str | None = None) -> tuple[Flags, Model
     if tower is not None and seen:
         tower = replace(tower, spread=spread, spreadable=unable_to_spread(data, launch))
         note = spread_note(data, spread, launch)
-    idle = [name for name in _RECOMPUTE if flags.has(name)]
+    without = {VIRTUAL, *_OF_JSON}
+    idle = [f"--{name}" for name in flags.by_name if name in without - {VIRTUAL, *(flag.name for flag in stated)}]
     notes = [] if note is None else [note]
     if idle:
-        named = ", ".join(f"--{name}" for name in idle)
-        notes.append(f"{named}: no effect on the language model, whose recompute {DECODER} in {path.name} states")
-    return flags.overlaid(stated, without=(VIRTUAL, *_RECOMPUTE)), ModelFile(path, stated, tower, tuple(notes))
+        notes.append(f"{', '.join(idle)}: no effect on the language model, which {DECODER} in {path.name} describes")
+    return flags.overlaid(stated, without), ModelFile(path, stated, tower, tuple(notes))
 
 
 def _launch(flags: Flags) -> Launch:
