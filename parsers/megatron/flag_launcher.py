@@ -13,7 +13,7 @@ from taylor.cost_model.choices.module_choices import ModuleWords
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.ascend import stated_device
 from taylor.parsers.launcher import Launcher, NarrowStates, UsualDevice
-from taylor.parsers.megatron import model_file_write, recompute, small_run, write
+from taylor.parsers.megatron import recompute, small_run, write
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP
 from taylor.parsers.megatron.kinds import layer_positions
 from taylor.parsers.megatron.launch import Launch
@@ -90,8 +90,6 @@ class FlagLauncher(Launcher):
         """See `Launcher.with_plan`."""
         launch = self.launch_of(config)
         plan, modules = recompute.by_module(plan)
-        if launch.plan_home is not None:
-            return model_file_write.with_plan(launch, config, plan, micro_batches, modules)
         written = write.with_plan(launch, config, plan, micro_batches)
         if config.added:
             written = written.with_flags(cast("dict[str, Flag]", dict(config.added)), BESIDE_OPTIMIZER)

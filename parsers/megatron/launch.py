@@ -42,8 +42,6 @@ class Launch(ABC):
     """The file may say how many ranks it starts; False where the command that starts it does."""
     plan_error: InputError | None = None
     """Reason why no plan is written into it, where its layers stand in another file."""
-    plan_home: Path | None = None
-    """The JSON that a plan is written into instead, where that has the layers (`model_file_write`)."""
 
     @property
     def environment(self) -> str:
@@ -79,10 +77,6 @@ class Launch(ABC):
         InputError
             When a value cannot be set without changing another.
         """
-
-    def with_model_text(self, text: str) -> Launch:
-        """The same with another text of `plan_home`."""
-        raise NotImplementedError
 
     @abstractmethod
     def with_ranks(self, world: int) -> tuple[Launch, dict[str, Setting]]:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from taylor.base.files import read_text
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
-from taylor.parsers.megatron import write
+from taylor.parsers.megatron import model_file_write, write
 from taylor.parsers.megatron.context import fixed_context
 from taylor.parsers.megatron.export import export_layer_list, export_layout
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
+from taylor.parsers.megatron.model_file import MODEL_FILE
+from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.script import NAME, Script
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
 
 _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
@@ -23,6 +27,9 @@ _OTHER_STARTERS = (
     r"|--recipe[ =]))[\s\S]*?"
 )
 """Marks of tools that pass Megatron's options on to it and have readers of their own."""
+
+
+_NAMES_MODEL_FILE = re.compile(rf"\b{MODEL_FILE.replace('-', '[-_]')}\b")
 
 
 class Megatron(FlagLauncher):
@@ -45,9 +52,25 @@ class Megatron(FlagLauncher):
 
     def home_of_plan(self, config: TrainingConfig) -> Path:
         """The JSON of a MindSpeed-MM job, which has the layers."""
-        if re.search(r"\bmm[-_]model\b", read_text(config.path)) is None:
+        if _NAMES_MODEL_FILE.search(read_text(config.path)) is None:
             return config.path
-        return self.launch_of(config).plan_home or config.path
+        return self.launch(config.path).plan_home or config.path
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        script = self.launch(config.path)
+        if script.plan_home is None:
+            return super().with_plan(config, plan, micro_batches)
+        return model_file_write.with_plan(script, config, plan, micro_batches)
+
+    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
+        """See `FlagLauncher.can_write`; the script of a MindSpeed-MM job, which states the schedule, stays as it is."""
+        script = self.launch(config.path)
+        if script.plan_home is not None and schedule.name != config_from_launch(script).schedule.name:
+            return False
+        return super().can_write(config, schedule)
 
     def fixed_context(self, config: TrainingConfig) -> str | None:
         """See `Launcher.fixed_context`: MindSpeed's other kinds, and what goes with one kind alone, keep theirs."""

@@ -51,9 +51,10 @@ class Script(Launch):
         self._script, self.file, self.text = script, script.file, script.text
         self.flags, self._model_file = with_model_file(flags_of(script, FORM), model_text)
         self.notes = tuple(script.notes)
+        self.plan_home = None if self._model_file is None else self._model_file.path
+        """The JSON of a MindSpeed-MM job, which has the layers: a plan is written into it."""
         if self._model_file is not None:
             self.tower, self.notes = self._model_file.tower, (*self.notes, *self._model_file.notes)
-            self.plan_home = self._model_file.path
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -82,7 +83,7 @@ class Script(Launch):
         return type(self)(edit_flags(self._script, wanted, FORM, near=near))
 
     def with_model_text(self, text: str) -> Self:
-        """See `Launch.with_model_text`."""
+        """The same with another text of `plan_home`."""
         return type(self)(self._script, text)
 
     def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:

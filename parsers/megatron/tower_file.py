@@ -53,7 +53,7 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
     InputError
         When a size is no number of its kind.
     """
-    encoder, projector = _part(data, ENCODER), _part(data, PROJECTOR)
+    encoder, projector = part_of(data, ENCODER), part_of(data, PROJECTOR)
     needed = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "patch_size")
     if any(name not in encoder for name in needed):
         return None
@@ -121,7 +121,7 @@ def read_audio(data: Mapping[str, Any], path: Path) -> TowerRun | None:
     InputError
         When a size is no number of its kind.
     """
-    encoder = _part(data, AUDIO_ENCODER, AUDIO_ENCODER)
+    encoder = part_of(data, AUDIO_ENCODER, AUDIO_ENCODER)
     needed = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_mel_bins", "n_window")
     if any(name not in encoder for name in (*needed, "output_dim")):
         return None
@@ -185,7 +185,7 @@ def unable_to_spread(data: Mapping[str, Any], launch: Launch) -> str:
     A stage behind the first has no tensor to split over TP or CP when it asks for that (Ascend/MindSpeed-MM 57069cd5
     mindspeed_mm/models/vision/vision_encoders/qwen2vl_vit_model.py:504-505, 564-580).
     """
-    kind = _part(data, ENCODER).get("model_id")
+    kind = part_of(data, ENCODER).get("model_id")
     if kind not in PASS_ON:
         return f"model_id {shortened(str(kind))} does not go on from another stage's layers, as {', '.join(PASS_ON)} do"
     if launch.sequence_parallel and launch.tp > 1:
@@ -253,7 +253,7 @@ def read_spread(data: Mapping[str, Any], language: Sequence[int], launch: Launch
         whole where it begins. A chunk with neither never gets an input (vlm_model.py:370-381, 624-625), and sound that
         is heard elsewhere is not handed over (vlm_model.py:631-646).
     """
-    encoder, name = _part(data, ENCODER), f"image_encoder.{ENCODER}"
+    encoder, name = part_of(data, ENCODER), f"image_encoder.{ENCODER}"
     begins = next(place for place, count in enumerate(language) if count)
     if not encoder and begins:
         problem = f"begins on position {begins}, and no encoder is on the ones before it"
@@ -281,7 +281,7 @@ def read_spread(data: Mapping[str, Any], language: Sequence[int], launch: Launch
 
 def _require_sound_with(data: Mapping[str, Any], begins: int, launch: Launch, path: Path) -> None:
     """Refuse an encoder of sound away from the embedding."""
-    sound, name = _part(data, AUDIO_ENCODER, AUDIO_ENCODER), f"{AUDIO_ENCODER}.{AUDIO_ENCODER}"
+    sound, name = part_of(data, AUDIO_ENCODER, AUDIO_ENCODER), f"{AUDIO_ENCODER}.{AUDIO_ENCODER}"
     if sound and chunks_of(sound.get(PLACES), launch, path, f"{name}.{PLACES}")[begins] != sound.get("num_layers"):
         cure = f"put all of its layers on position {begins}, the language model's first"
         problem = "puts the encoder of sound elsewhere than the embedding, which alone takes what it hears"
@@ -293,9 +293,9 @@ def spread_note(data: Mapping[str, Any], spread: Spread | None, launch: Launch) 
 
     Such a stage has no gradient and no parameter for its optimizer (docs/zh/features/dummy_optimizer.md).
     """
-    if spread is None or launch.dummy_optimizer or not _part(data, ENCODER).get("freeze", True):
+    if spread is None or launch.dummy_optimizer or not part_of(data, ENCODER).get("freeze", True):
         return None
-    projects = not _part(data, PROJECTOR).get("freeze", False)
+    projects = not part_of(data, PROJECTOR).get("freeze", False)
     frozen = spread.begins - (projects and spread.begins == len(spread.layers))
     if not frozen:
         return None
@@ -303,7 +303,7 @@ def spread_note(data: Mapping[str, Any], spread: Spread | None, launch: Launch) 
     return f"{ENCODER}.{PLACES} {spread}: {stages} of frozen layers alone: the launch needs --{DUMMY_OPTIMIZER}"
 
 
-def _part(data: Mapping[str, Any], name: str, section_name: str = "image_encoder") -> Mapping[str, Any]:
+def part_of(data: Mapping[str, Any], name: str, section_name: str = "image_encoder") -> Mapping[str, Any]:
     """A part of ``image_encoder`` or ``audio_encoder``; empty where there is none."""
     section = data.get(section_name)
     part = section.get(name) if isinstance(section, Mapping) else None

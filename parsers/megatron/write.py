@@ -137,11 +137,8 @@ def _placed(launch: Launch, wanted: Wanted, plan: PipelinePlan, schedule: Schedu
     return before
 
 
-def means_plan(
-    config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec | None = None
-) -> bool:
-    """Return whether a configuration means a plan, whose kinds of layers `model` (by default its own) knows."""
-    model = model or config.model
+def means_plan(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec) -> bool:
+    """Return whether a configuration means a plan; `model` knows the kinds of the plan's layers."""
     if config.plan is None or schedule.name != config.schedule.name:
         return False
     if config.recompute_group > 1 or config.recomputes_mtp or config.recomputes_in_bubble:

@@ -106,6 +106,21 @@ def test_chunks_of_the_json_are_rows(tmp_path: Path) -> None:
         write_plan(config, flat)
     with pytest.raises(InputError, match=r"global-batch-size.*set it to 16 there"):
         write_plan(config, config.even_plan(config.strategy), micro_batches=8)
+    with pytest.raises(InputError, match=r"optimizer-cpu-offload: is not written.*set it there"):
+        write_plan(config.replace(added=(("optimizer-cpu-offload", True),)), config.even_plan(config.strategy))
+
+
+def test_a_schedule_that_the_script_states_otherwise_is_refused_before_the_solve(tmp_path: Path) -> None:
+    stated = FileJob(job(tmp_path, {"text_decoder": DECODER}), dryrun=False, check=False, vpp=2)
+    with pytest.raises(InputError, match="schedule: cannot be written into this Megatron"):
+        solve_file(stated, SolveOptions(time_limit=20), Outputs(folder=tmp_path))
+
+
+def test_an_encoder_without_its_sizes_stays_where_it_is(tmp_path: Path) -> None:
+    encoder = {"vision_encoder": {"model_id": "own", "pipeline_num_layers": "anything"}}
+    file = job(tmp_path, {"image_encoder": encoder, "text_decoder": DECODER})
+    write_plan((config := read_config(file)), config.even_plan(config.strategy))
+    assert json.loads((file.parent / "model.json").read_text(encoding="utf-8"))["image_encoder"] == encoder
 
 
 def test_a_solve_writes_the_json_or_a_copy_of_it(tmp_path: Path) -> None:
