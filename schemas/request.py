@@ -18,42 +18,48 @@ REQUEST = "taylor.request/1"
 MOST_SECONDS = 600.0
 """Longest time limit that a request may name."""
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^-\x00][^\x00]*$")]
+FORMS: dict[str, str] = {}
+"""Patterns of texts, and what such a text is in words, for messages."""
+
+
+def _form(pattern: str, words: str, **limits: int) -> StringConstraints:
+    """The constraint of a text whose form has words."""
+    FORMS[pattern] = words
+    return StringConstraints(pattern=pattern, **limits)
+
+
+_A_NAME = _form(r"^[^-\x00][^\x00]*$", "a name or path that begins with no dash", min_length=1, max_length=300)
+Name = Annotated[str, _A_NAME]
 """Name or path; it begins with no dash, so that no command takes it for a flag."""
 
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Tokens = Annotated[int, Field(ge=1, le=10**7)]
-Stage = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}$")]
+Stage = Annotated[str, _form(r"^[0-9]{1,4}$", "the number of a stage")]
 ByStage = Annotated[dict[Stage, Annotated[float, Field(gt=0, le=10**8)]], Field(max_length=1024)]
 """MiB by stage."""
 Degree = Literal["dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"]
 Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=9)]
 Names = Annotated[list[Name], Field(max_length=32)]
 Counts = Annotated[list[Annotated[int, Field(ge=0, le=10**7)]], Field(max_length=64)]
-Variable = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Variables = Annotated[
-    dict[Variable, Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]], Field(max_length=64)
-]
+_A_VARIABLE = _form(
+    r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of a variable: letters, digits and _, no digit first", max_length=100
+)
+_A_VALUE = _form(r"^[^\x00]*$", "text without a null character", max_length=4096)
+Variables = Annotated[dict[Annotated[str, _A_VARIABLE], Annotated[str, _A_VALUE]], Field(max_length=64)]
 """Values by the variable's name."""
 Seconds = Annotated[float, Field(gt=0.0, le=MOST_SECONDS)]
-Margin = Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")]
+Margin = Annotated[str, _form(r"^[0-9.]{1,12}%?$", "MiB, or per cent as 5%")]
 """MiB, or per cent as 5%."""
-Images = Annotated[str, StringConstraints(max_length=40, pattern=r"^[0-9.]*(x[0-9]+)?$")]
+_SOME_IMAGES = _form(
+    r"^[0-9.]*(x[0-9]+)?$", "images a sample, patches an image or both, as 2.5, x1024 or 1.5x1024", max_length=40
+)
+Images = Annotated[str, _SOME_IMAGES]
 IMAGES_HELP = "of a model with a vision encoder: images a sample on average, and patches an image, as 2.5 or 1.5x1024"
-AudioSeconds = Annotated[str, StringConstraints(max_length=40, pattern=r"^([0-9.]+x)?[0-9.]*$")]
+_SOME_AUDIO = _form(r"^([0-9.]+x)?[0-9.]*$", "seconds of a clip, after clips a sample, as 30 or 2x12.5", max_length=40)
+AudioSeconds = Annotated[str, _SOME_AUDIO]
 AUDIO_HELP = "of a model with an encoder of sound: seconds of a clip, after clips a sample on average, as 30 or 2x12.5"
+_SOME_TOKENS = _form(r"^[0-9.e+]{1,20}[MBT]?$", "a number of tokens, as 300B or 2e12")
 Risk = Annotated[float, Field(ge=0.0, le=0.5)]
-FORMS = {
-    r"^[^-\x00][^\x00]*$": "a name or path that begins with no dash",
-    r"^[0-9]{1,4}$": "the number of a stage",
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable: letters, digits and _, no digit first",
-    r"^[^\x00]*$": "text without a null character",
-    r"^[0-9.]{1,12}%?$": "MiB, or per cent as 5%",
-    r"^[0-9.]*(x[0-9]+)?$": "images a sample, patches an image or both, as 2.5, x1024 or 1.5x1024",
-    r"^([0-9.]+x)?[0-9.]*$": "seconds of a clip, after clips a sample, as 30 or 2x12.5",
-    r"^[0-9.e+]{1,20}[MBT]?$": "a number of tokens, as 300B or 2e12",
-}
-"""What a text with each of the patterns here is, for messages."""
 _FRAMEWORKS = (*WRITTEN_FROM_MODELS, "json")
 if TYPE_CHECKING:
     Framework = str
@@ -216,7 +222,7 @@ class Size(Asked):
     command: Literal["size"] = "size"
     model: Name = Field(description="registered model, or a Hugging Face config.json")
     device: Annotated[list[Name], Field(max_length=8)] = Field(default=[], description="registered devices to compare")
-    tokens: Annotated[str, StringConstraints(pattern=r"^[0-9.e+]{1,20}[MBT]?$")] | None = Field(
+    tokens: Annotated[str, _SOME_TOKENS] | None = Field(
         default=None, description="of the whole training, as 1.5T or 300B"
     )
     days: Annotated[float, Field(gt=0.0, le=10**5)] | None = Field(default=None, description="deadline; needs tokens")
