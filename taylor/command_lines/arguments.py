@@ -326,7 +326,7 @@ class CommandParser(argparse.ArgumentParser):
             raise InputError(f"is not JSON: {error}", file=path) from None
         if not isinstance(flags, dict):
             raise InputError("must be a JSON object of flags", file=path, value=flags)
-        if "schema" not in flags:
+        if not flags.keys() & {"schema", "command"}:
             return flags
         from taylor.schemas.reading import read_request
 

@@ -209,6 +209,15 @@ def test_a_request_that_is_none_of_the_command_is_refused_in_words(text, capsys,
     assert found["file"] == str(path) and found["problem"]
 
 
+def test_a_file_that_names_a_command_is_a_request_without_its_schema_too(capsys, tmp_path):
+    path = tmp_path / "q.json"
+    path.write_text('{"command": "devices"}')
+    assert "devices" in printed(capsys, "devices", "--json", "--config", str(path))[0]
+    path.write_text('{"command": "search", "file": "a.sh"}')
+    found, _ = printed(capsys, "devices", "--json", "--config", str(path), code=2)
+    assert (found["field"], found["problem"]) == ("command", "is of another command")
+
+
 def test_a_request_is_read_from_standard_input(tmp_path):
     request = {"schema": "taylor.request/1", "command": "why-memory", "file": str(CONFIG), "stage": 0}
     words = [sys.executable, "-m", "taylor", "why-memory", "--json", "--config", "-"]
