@@ -46,8 +46,7 @@ from taylor.command_lines.model_start import (
     model_path,
 )
 from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_option, print_files, remember_ranking
-from taylor.parsers.named_model import model_as
-from taylor.parsers.text.shell_start import parse_start, started
+from taylor.command_lines.source_file import files_started
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
     """Solve, print and store, from parsed flags; every candidate is read as it is started."""
     if args.model:
         refuse_without_effect(args, {"env", "model_as"}, "with --model: no file is started")
-    with started(parse_start(None, args.env)[1]), model_as(args.model_as):
+    with files_started(args):
         _rank_candidates(args, arguments, program)
 
 

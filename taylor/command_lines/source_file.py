@@ -68,3 +68,10 @@ def file_started(args: argparse.Namespace, word: str = "file") -> Iterator[None]
     setattr(args, word, file)
     with started(start), model_as(args.model_as):
         yield
+
+
+@contextmanager
+def files_started(args: argparse.Namespace) -> Iterator[None]:
+    """Context in which every training file is read with the command's variables, as `file_started` reads one."""
+    with started(parse_start(None, args.env)[1]), model_as(args.model_as):
+        yield

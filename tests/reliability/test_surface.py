@@ -48,7 +48,7 @@ FURTHER = {
     "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --model_as --images "
     "--encoder --solver --audio_seconds " + SEEN + MODEL + STOPS,
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
-    "--output_path --output --ratios --solver --shard --cluster --store --images --encoder "
+    "--output_path --output --ratios --solver --shard --cluster --store --env --model_as --images --encoder "
     "--audio_seconds " + SEEN + MODEL + STOPS,
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
     "--what_if --what_next -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order "
