@@ -221,7 +221,7 @@ def _in_own_process(portion: Portion) -> tuple[float, Result]:
 
 
 def _timed(portion: Portion) -> tuple[float, Result]:
-    # As in a user's own process: one started afresh takes over its parent's way, and starts all others afresh too.
+    # A spawned process spawns its own children too; those of a user's command start in the platform's usual way.
     multiprocessing.set_start_method(None, force=True)
     began = time.monotonic()
     result = portion.function(**portion.arguments)
