@@ -22,13 +22,13 @@ FORMS: dict[str, str] = {}
 """Patterns of texts, and what such a text is in words, for messages."""
 
 
-def _form(pattern: str, words: str, **limits: int) -> StringConstraints:
-    """The constraint of a text whose form has words."""
+def _form(pattern: str, words: str, shortest: int | None = None, longest: int | None = None) -> StringConstraints:
+    """Constraint of a text, whose pattern messages say in words."""
     FORMS[pattern] = words
-    return StringConstraints(pattern=pattern, **limits)
+    return StringConstraints(pattern=pattern, min_length=shortest, max_length=longest)
 
 
-_A_NAME = _form(r"^[^-\x00][^\x00]*$", "a name or path that begins with no dash", min_length=1, max_length=300)
+_A_NAME = _form(r"^[^-\x00][^\x00]*$", "a name or path that begins with no dash", shortest=1, longest=300)
 Name = Annotated[str, _A_NAME]
 """Name or path; it begins with no dash, so that no command takes it for a flag."""
 
@@ -42,20 +42,20 @@ Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(m
 Names = Annotated[list[Name], Field(max_length=32)]
 Counts = Annotated[list[Annotated[int, Field(ge=0, le=10**7)]], Field(max_length=64)]
 _A_VARIABLE = _form(
-    r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of a variable: letters, digits and _, no digit first", max_length=100
+    r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of a variable: letters, digits and _, no digit first", longest=100
 )
-_A_VALUE = _form(r"^[^\x00]*$", "text without a null character", max_length=4096)
+_A_VALUE = _form(r"^[^\x00]*$", "text without a null character", longest=4096)
 Variables = Annotated[dict[Annotated[str, _A_VARIABLE], Annotated[str, _A_VALUE]], Field(max_length=64)]
 """Values by the variable's name."""
 Seconds = Annotated[float, Field(gt=0.0, le=MOST_SECONDS)]
 Margin = Annotated[str, _form(r"^[0-9.]{1,12}%?$", "MiB, or per cent as 5%")]
 """MiB, or per cent as 5%."""
 _SOME_IMAGES = _form(
-    r"^[0-9.]*(x[0-9]+)?$", "images a sample, patches an image or both, as 2.5, x1024 or 1.5x1024", max_length=40
+    r"^[0-9.]*(x[0-9]+)?$", "images a sample, patches an image or both, as 2.5, x1024 or 1.5x1024", longest=40
 )
 Images = Annotated[str, _SOME_IMAGES]
 IMAGES_HELP = "of a model with a vision encoder: images a sample on average, and patches an image, as 2.5 or 1.5x1024"
-_SOME_AUDIO = _form(r"^([0-9.]+x)?[0-9.]*$", "seconds of a clip, after clips a sample, as 30 or 2x12.5", max_length=40)
+_SOME_AUDIO = _form(r"^([0-9.]+x)?[0-9.]*$", "seconds of a clip, after clips a sample, as 30 or 2x12.5", longest=40)
 AudioSeconds = Annotated[str, _SOME_AUDIO]
 AUDIO_HELP = "of a model with an encoder of sound: seconds of a clip, after clips a sample on average, as 30 or 2x12.5"
 _SOME_TOKENS = _form(r"^[0-9.e+]{1,20}[MBT]?$", "a number of tokens, as 300B or 2e12")
