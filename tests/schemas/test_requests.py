@@ -1,4 +1,4 @@
-"""Every field of every request has the default and the limits of the recorded table, and its command's flag takes it."""
+"""Every field of every request has the default and the limits of the recorded table; its command's flag takes it."""
 
 from __future__ import annotations
 
