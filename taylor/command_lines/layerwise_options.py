@@ -62,7 +62,7 @@ class Options:
         """Value, and whether the file stated it; the command line takes precedence."""
         mine = getattr(self.args, name, None)
         in_file = _IN_FILE.get(name, name)
-        if (mine is None or name not in self.args.given) and self.search_file and in_file in self.search_file.options:
+        if name not in self.args.given and self.search_file and in_file in self.search_file.options:
             return self.search_file.options[in_file], True
         return mine, False
 

@@ -230,6 +230,12 @@ def test_a_batch_of_a_search_file_may_be_left_open_or_bounded(tmp_path):
         assert other.space.batches == (16,)
 
 
+def test_a_batch_that_the_command_line_leaves_open_is_not_that_of_the_file(tmp_path):
+    words = ("--gbs", "-1", "--min_bsz", "8", "--max_bsz", "12", "--bsz_scale", "4", "--micro_batches", "-1")
+    options, found = asked(*words, without=tuple(BASE), paths=(written(tmp_path), "p"))
+    assert (found.space.batches, found.space.micro_batches, options.batch_settled) == ((8, 12), (), False)
+
+
 def test_notes_name_the_options_without_effect(tmp_path):
     assert asked("--log_dir", "l")[0].notes == ("--log_dir has no effect: see --result_json",)
     options, _ = asked("--log_dir", "l", without=tuple(BASE), paths=(written(tmp_path), "p"))

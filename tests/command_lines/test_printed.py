@@ -64,7 +64,10 @@ def test_a_plan_for_unlike_lengths_is_printed_beside_that_for_equal_ones(capsys)
     lengths._print(lengths_found(choice=Has(order="largest"), cut=1, written=Path("a.sh"), usual_ms=None))
     shown = lines(capsys)
     assert "other order: drawn: 980 ms (-2.0%)" in shown and not [one for one in shown if "equal lengths" in one]
-    assert shown[-2:] == ["cut: 1 samples are longer than the sequence length, and counted as long as it", "config: a.sh"]
+    assert shown[-2:] == [
+        "cut: 1 samples are longer than the sequence length, and counted as long as it",
+        "config: a.sh",
+    ]
 
 
 def test_the_flags_of_a_plan_for_unlike_lengths_reach_it(monkeypatch, capsys):
@@ -156,7 +159,9 @@ def plan(**changes):
 
 
 def run_of(*plans, count=1):
-    return stored.Run("1f3a9c2e", "2026-01-02T03:04:05", "taylor solve", "a.sh", "llama", "h100", 1024, "2.0", count, plans)
+    return stored.Run(
+        "1f3a9c2e", "2026-01-02T03:04:05", "taylor solve", "a.sh", "llama", "h100", 1024, "2.0", count, plans
+    )
 
 
 class Kept:
@@ -187,7 +192,9 @@ class Kept:
 
 @pytest.fixture
 def store(monkeypatch):
-    kept = Kept(run_of(plan(), plan(number=2, measured_ms=1200.0), plan(number=3, step_ms=None, measured_ms=9.0), count=4))
+    kept = Kept(
+        run_of(plan(), plan(number=2, measured_ms=1200.0), plan(number=3, step_ms=None, measured_ms=9.0), count=4)
+    )
     monkeypatch.setattr(history, "store_to_read", lambda args: kept)
     return kept
 
@@ -245,7 +252,9 @@ def test_a_store_is_that_of_the_flag_of_the_folder_or_none(monkeypatch):
 
     assert cluster.chosen_store(asked(" NONE"), Path("out")) is None
     assert cluster.chosen_store(asked(""), Path("out")) == stored.Store("out/history.sqlite")
-    assert cluster.chosen_store(asked("s.sqlite"), Path("out")) == stored.Store("s.sqlite") and Path("s.sqlite").is_file()
+    assert (
+        cluster.chosen_store(asked("s.sqlite"), Path("out")) == stored.Store("s.sqlite") and Path("s.sqlite").is_file()
+    )
     assert cluster.store_to_read(asked("s.sqlite")) == stored.Store("s.sqlite")
     with pytest.raises(InputError, match="no run is remembered here .*; name a store"):
         cluster.store_to_read(asked(""))
@@ -448,7 +457,13 @@ def test_the_flags_of_a_size_reach_it(monkeypatch, capsys):
     ])  # fmt: skip
     jobs, options = kept[1]
     assert [job.device for job in jobs] == ["a", "b"]
-    assert (jobs[0].world_size, jobs[0].seq_length, jobs[0].gbs, jobs[0].fix, jobs[0].images) == (64, 64, 32, {"tp": 2}, "2")
+    assert (jobs[0].world_size, jobs[0].seq_length, jobs[0].gbs, jobs[0].fix, jobs[0].images) == (
+        64,
+        64,
+        32,
+        {"tp": 2},
+        "2",
+    )
     assert (options.tokens, options.days, options.least, options.most) == (1e9, 3.0, 4, 64)
     assert (options.workers, options.seconds, bool(options.prices)) == (2, 7.0, True)
     assert lines(capsys) == ["printed", "printed"]
