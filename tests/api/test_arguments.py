@@ -115,6 +115,19 @@ def test_a_problem_settles_every_argument_of_a_job_itself():
     assert taylor.solve(problem(), **given).solution.objective is not None
 
 
+def test_a_solve_works_as_its_arguments_say(monkeypatch):
+    kept = []
+    result = taylor.solve(problem()).solution
+    monkeypatch.setattr(
+        api, "plan_or_raise", lambda what, how, on_progress, name: kept.append((how, on_progress)) or result
+    )
+    taylor.solve(problem())
+    taylor.solve(problem(), solver="CBC", time_limit=5, gap=0.1, workers=3, on_progress=print)
+    assert kept == [
+        (SolveOptions("HIGHS", None, 1e-6, workers=1), None), (SolveOptions("CBC", 5, 0.1, workers=3), print),
+    ]  # fmt: skip
+
+
 def test_a_search_hands_its_options_on(monkeypatch):
     kept = []
 
