@@ -75,7 +75,8 @@ def test_an_evaluation_states_its_job_as_a_solve_does(stated):
     assert one.job == FileJob(CONFIG, RatioChoice(), dryrun=False, check=False)
     one = stated(
         taylor.evaluate, taylor.read(CONFIG), device="h100-80g", measured_peaks={0: 7}, out_of_memory=[1],
-        peak_of="card", stage_limits={2: 9}, stage_devices="a:2", risk=0.1, margin=2048, allow_illegal=["r"], images="2",
+        peak_of="card", stage_limits={2: 9}, stage_devices="a:2", risk=0.1, margin=2048, allow_illegal=["r"],
+            images="2",
     )  # fmt: skip
     assert one.device == "h100-80g" and one.margin == MemoryMargin(mib=2048, risk=0.1)
     assert one.job == FileJob(

@@ -114,7 +114,8 @@ def test_an_estimate_has_the_sizes_of_its_model_or_those_named(priced, capsys, c
         (["profiles", *JOB, "--micro_batches", "3"], "--micro_batches: does not divide --gbs (found 3)"),
         (["profiles", *JOB, "--stages", "0"], "--stages: must be between 1 and 2147483648 (found 0)"),
         (["profiles", *JOB, "--kv_hidden", "0"], "--kv_hidden: must be between 1 and 2147483648"),
-        (["profiles", *JOB[:-1], "0"], "--gbs: must be between 1 and 2147483648"), (["profiles", *JOB[:-2]], "--gbs: is missing"),
+        (["profiles", *JOB[:-1], "0"], "--gbs: must be between 1 and 2147483648"), (["profiles", *JOB[:-2]],
+         "--gbs: is missing"),
         (["profiles", *JOB[:-1], str(2**31 + 1)], "--gbs: must be between 1 and 2147483648"),
         (["profiles", "--world_size", "0", *JOB[2:]], "--world_size: must be between 1 and 2147483648"),
         (["s.json", "-o", "x.json"], "-o: needs the form to write; give --to"),
@@ -194,7 +195,8 @@ def test_files_of_paddles_tuner_are_shown_or_printed_as_data(tables, capsys, mon
 def search_of(plan="plan", **changes):
     result = {"plan": plan, "interrupted": False, "most_samples_a_s": 0.0, "left_out": ()} | changes
     return Has(
-        result=Has(**result), assumed=("a guess",), found="found" if plan else None, job=Has(layers=6, limit_mib=1536.0, world=8),
+        result=Has(**result), assumed=("a guess",), found="found" if plan else None, job=Has(layers=6,
+            limit_mib=1536.0, world=8),
         to_dict=lambda origin: {"command": origin.command},
     )  # fmt: skip
 
@@ -280,7 +282,8 @@ def checked(monkeypatch, tables):
     def answer(file, request, world):
         kept.asked.append((file, request, world))
         return Has(file=Has(notes=("of the file",)), warnings=("of the costs",), plan="plan", formula_s=1.0,
-                   found=Has(stages=kept.stages, faults=kept.faults), to_dict=lambda origin: {"file": origin.command})  # fmt: skip
+                   found=Has(stages=kept.stages, faults=kept.faults),
+                       to_dict=lambda origin: {"file": origin.command})  # fmt: skip
 
     monkeypatch.setattr(checking, "check_file", answer)
     monkeypatch.setattr("taylor.report.layerwise.check_pairs", lambda found, plan, formula: [("step", f"{formula} s")])
@@ -296,8 +299,10 @@ def test_a_strategy_is_checked_with_the_job_of_the_flags(checked, capsys, caplog
     assert shown[:2] == ["plan_text plan", "layerwise_table plan"] and shown[2].startswith("stage_table")
     assert shown[3:] == [f"costs: {usual.costs_text()}", "step: 1.0 s"]
     checked.stages, checked.faults = (), ("too much.", "too slow.")
-    more = ["--costs", "galvatron", "--model", "m", "--time_mode", "batch", "--memory_mode", "static", "--sp_space", "tp",
-            "--kv_hidden", "9", "--reduce_every_micro_batch", "--global_memory_buffer", "--whole_mib", "--layers", "2,4",
+    more = ["--costs", "galvatron", "--model", "m", "--time_mode", "batch", "--memory_mode", "static", "--sp_space",
+        "tp",
+            "--kv_hidden", "9", "--reduce_every_micro_batch", "--global_memory_buffer", "--whole_mib", "--layers",
+                "2,4",
             "--world_size", "16"]  # fmt: skip
     with pytest.raises(InfeasibleError, match=r"s.json: fails the check: too much. too slow."):
         check.run([*words, *more])

@@ -15,7 +15,16 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.blackbox import operator_base
 from taylor.command_lines import (
-    bounded, cluster, history, lengths, operators, profile_hardware, profile_model, ranking, size, why_memory,
+    bounded,
+    cluster,
+    history,
+    lengths,
+    operators,
+    profile_hardware,
+    profile_model,
+    ranking,
+    size,
+    why_memory,
 )  # fmt: skip
 from taylor.workflows.measuring import history as stored
 from taylor.workflows.measuring import operators as filling
@@ -23,7 +32,8 @@ from taylor.workflows.measuring import profile_hardware as hardware
 from taylor.workflows.measuring import profile_model as profiling
 from taylor.workflows.running import cluster as clusters
 from taylor.workflows.searching import size as sizing
-from taylor.workflows.solving import unlike_lengths, why_memory as reasons
+from taylor.workflows.solving import unlike_lengths
+from taylor.workflows.solving import why_memory as reasons
 from tests.conftest import ROOT
 
 
@@ -451,7 +461,8 @@ def test_the_flags_of_a_size_reach_it(monkeypatch, capsys):
     assert options.workers == sizing.SizeOptions(None, None).workers
     prices = str(ROOT / "config" / "device_prices.csv")
     size.run([
-        "--model", "llama2-7b", "--device", "a", "--device", "b", "--device", "a", "--tokens", "1B", "--days", "3", "-t",
+        "--model", "llama2-7b", "--device", "a", "--device", "b", "--device", "a", "--tokens", "1B", "--days", "3",
+            "-t",
         "7", "--workers", "2", "--min_devices", "4", "--max_devices", "64", "--prices", prices, "--fix", "tp=2",
         "--seq", "64", "--gbs", "32", "--images", "2",
     ])  # fmt: skip
@@ -487,14 +498,14 @@ COMMANDS = (
     "calibrate check compare completion devices doctor galvatron history layerwise lengths mcp merge models operators "
     "parallel_tool pipeline_parallel pipeline_tool profile_hardware profile_model rl rules schema serve size support "
     "timeline_tool tune warm why_memory"
-).split()
+)
 
 
 def test_every_console_entry_point_takes_the_words_behind_its_name(monkeypatch, capsys):
     import importlib
 
     monkeypatch.setattr(sys, "argv", ["name", "--no_such_flag", "--json"])
-    for name in (*COMMANDS, "main"):
+    for name in (*COMMANDS.split(), "main"):
         module = importlib.import_module(f"taylor.command_lines.{name}")
         assert module.main() == 2, name
         field = json.loads(capsys.readouterr().out)["field"]

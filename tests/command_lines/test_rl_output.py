@@ -101,7 +101,8 @@ def test_memory_that_does_not_fit_is_said_with_what_lacks(capsys):
     assert rl._memory_text(found(fullest=full)) == "does not fit: training needs 1,500 MiB more than a card has"
     typical = [phase("training", 900.0), phase("roll-outs", 940.0)]
     assert rl._memory_text(found(fullest=full, typical=typical)) == (
-        "does not fit: training needs 1,500 MiB more than a card has; with samples of the mean length roll-outs leaves 60"
+        "does not fit: training needs 1,500 MiB more than a card has; with samples of the mean length roll-outs "
+        "leaves 60"
     )
 
 

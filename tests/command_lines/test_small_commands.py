@@ -14,8 +14,21 @@ import pytest
 
 from taylor.base.errors import InputError, WriteError
 from taylor.command_lines import (
-    calibrate, compare, completion, devices, doctor, main, mcp, merge, models, rules, schema, serve, support,
-    timeline_tool, warm,
+    calibrate,
+    compare,
+    completion,
+    devices,
+    doctor,
+    main,
+    mcp,
+    merge,
+    models,
+    rules,
+    schema,
+    serve,
+    support,
+    timeline_tool,
+    warm,
 )  # fmt: skip
 from taylor.command_lines.arguments import Default
 from taylor.command_lines.model_start import model_path, software_of
@@ -73,7 +86,8 @@ def fitted(monkeypatch):
 def test_a_calibration_is_printed_with_its_notes_and_file(fitted, capsys, caplog, monkeypatch):
     calibrate.run(["runs"])
     fit = fitted.done.fit
-    assert fitted.asked == [("runs", calibrating.CalibrateOptions(source=Path("runs"), configs=None, device=None, group=None,
+    assert fitted.asked == [("runs", calibrating.CalibrateOptions(source=Path("runs"), configs=None, device=None,
+        group=None,
                              stack="", name="", output=None, register_path=None, peaks=None))]  # fmt: skip
     assert printed(capsys) == [f"errors_table {fit} False", f"figures_table {fit} False", f"verdict {fit}"]
     assert caplog.messages == ["a note"]
@@ -201,7 +215,8 @@ def test_support_is_asked_for_with_every_part_of_the_combination(monkeypatch, ca
     monkeypatch.setattr(supporting, "support", lambda question: asked.append(question) or [answer])
     monkeypatch.setattr("taylor.report.support.support_table", lambda rows: f"table {rows}")
     support.run([])
-    support.run(["--model", "m", "--device", "d", "--launcher", "l", "--precision", "fp8", "--feature", "cp", "--feature",
+    support.run(["--model", "m", "--device", "d", "--launcher", "l", "--precision", "fp8", "--feature", "cp",
+        "--feature",
                  "tp", "--register_path", "r"])  # fmt: skip
     assert asked == [
         supporting.Question(None, None, None, None, (), None),
@@ -245,8 +260,11 @@ def test_a_timeline_is_drawn_of_what_the_flags_name(monkeypatch, capsys):
     monkeypatch.setattr(timeline, "draw_timeline", draw)
     monkeypatch.setattr("taylor.report.share_tables.shares_table", lambda shares: f"table {shares}")
     timeline_tool.run([])
-    timeline_tool.run("--log_dir l --multi_machine --profile_dir p --solution s --unit_ms 2 --devices 0,1 --step 0 "
-                      "--window 1,2 --trace t --html h --png g".split())  # fmt: skip
+    line = (
+        "--log_dir l --multi_machine --profile_dir p --solution s --unit_ms 2 --devices 0,1 --step 0 --window 1,2 "
+        "--trace t --html h --png g"
+    )
+    timeline_tool.run(line.split())
     timeline_tool.run(["--steps", "1,3", "--trace", "pipeline_profile.json"])
     assert asked == [
         timeline.TimelineOptions(
@@ -254,11 +272,13 @@ def test_a_timeline_is_drawn_of_what_the_flags_name(monkeypatch, capsys):
             window_ms=None, trace=Path("pipeline_profile.json"), html=None, picture=None, trace_named=False,
         ),
         timeline.TimelineOptions(
-            log_dir=Path("l"), profile_dir=Path("p"), solution=Path("s"), unit_ms=2.0, devices=(0, 1), multi_machine=True,
+            log_dir=Path("l"), profile_dir=Path("p"), solution=Path("s"), unit_ms=2.0, devices=(0, 1),
+                multi_machine=True,
             steps=(0, 0), window_ms=(1.0, 2.0), trace=Path("t"), html=Path("h"), picture=Path("g"), trace_named=True,
         ),
         timeline.TimelineOptions(
-            log_dir=None, profile_dir=None, solution=None, unit_ms=None, devices=None, multi_machine=False, steps=(1, 3),
+            log_dir=None, profile_dir=None, solution=None, unit_ms=None, devices=None, multi_machine=False, steps=(1,
+                3),
             window_ms=None, trace=Path("pipeline_profile.json"), html=None, picture=None, trace_named=True,
         ),
     ]  # fmt: skip

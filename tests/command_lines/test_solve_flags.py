@@ -94,7 +94,7 @@ def test_the_defaults_of_a_solve_are_those_of_its_page(solved):
 
 
 def test_each_flag_of_a_solve_reaches_it(solved, caplog):
-    words = (
+    line = (
         "-ratios fixed -layer_ratio 2 -b_ratio 3 -head_loss 4 -ra_ratio 5 -sr_ratio 6 --solver CBC -t 70 -select y "
         "--recompute_modules y --offload y --lend mirror --tensors y --encoder best --offload_optimizer y -vpp auto "
         "-schedule auto --stage_devices a:2,b:1 --stage_order any -low_mem n -workers 3 --allow_illegal r,s -gap 1% "
@@ -102,7 +102,8 @@ def test_each_flag_of_a_solve_reaches_it(solved, caplog):
         "--out_of_memory 1 --peak_of card --stage_limits 2=9 -o o.yaml -write n -mps_form full --result_json r.json "
         "--output_path out --trace t.json --html h.html --what_if --what_next 0 --png p.png --register_path reg "
         "--device d --stack new --images 2 --export megatron-layout=x.txt --verbose -mindformers mf"
-    ).split()
+    )
+    words = line.split()
     one = planned(solved, CONFIG, *words)
     assert one.job == FileJob(
         Path(CONFIG), RatioChoice(2.0, 3.0, 4.0, 5.0, 6.0, fixed=True), Path("m.json"), False, False, one.job.dryruns,
@@ -284,7 +285,8 @@ def plan_printed(monkeypatch, capsys, *, verbose=False, fit=Fit.FITS, over="", m
     monkeypatch.setattr(terminal, "print_table", print)
     monkeypatch.setattr(export, "print_exports", lambda texts: print(*texts))
     done = Has(fit=Has(fit=fit), solution=Has(solver="HIGHS"), problem=None, dryrun=Has(run="run"), exports=["text"],
-               memory=Has(device_limit_mib=9.0), files={"config": "a.yaml"}, following=[Has(sentence="more memory")])  # fmt: skip
+               memory=Has(device_limit_mib=9.0), files={"config": "a.yaml"},
+                   following=[Has(sentence="more memory")])  # fmt: skip
     pipeline_parallel._print(done, verbose=verbose)
     return asked[0], [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
@@ -340,13 +342,14 @@ def test_the_defaults_of_a_search_are_those_of_its_page(searched, capsys, caplog
 
 
 def test_each_flag_of_a_search_reaches_it(searched):
-    words = (
+    line = (
         "--gbs 64 --world_size 32 --search dp,vpp --fix tp=2 --max_data_parallel 4 --max_tensor_parallel 5 "
         "--max_pipeline_parallel 6 --max_context_parallel 7 --max_expert_parallel 8 --recompute full --profile_num 3 "
         "--rank_num 9 --disable_rule a --allow_illegal b --dryrun_data_dir dd --full --solver CBC --workers 2 "
         "--time_limit 5 --prove all --recompute_modules y --measured_peaks 0=7 --out_of_memory 1 --peak_of card "
         "--stage_limits 2=9 --output_path out --margin 5% --samples 8 --device d --register_path reg --images 2 -gap 1%"
-    ).split()
+    )
+    words = line.split()
     parallel_tool.run([CONFIG, *words])
     [options] = searched.asked
     assert options == search.StrategySearchOptions(
@@ -506,7 +509,8 @@ def test_the_defaults_of_a_ranking_are_those_of_its_page(ranking_of, capsys):
     assert words == {
         "device": None, "register_path": None, "dryruns": words["dryruns"], "parser_result": None,
         "profile_data": None, "gbs": None, "nd_path": None, "margin": MemoryMargin(), "modules": AskedModules(),
-        "allow_illegal": (), "measured": MeasuredRun(), "stage_limits": (), "images": "", "executor": None, "shard": None,
+        "allow_illegal": (), "measured": MeasuredRun(), "stage_limits": (), "images": "", "executor": None,
+            "shard": None,
     }  # fmt: skip
     assert capsys.readouterr().out == "ranking table None False\n     ranking: t.csv\nverdict table\n"
 

@@ -137,7 +137,8 @@ def test_the_exit_code_is_that_of_a_plan_of_failed_runs_or_of_none(caplog):
     failed, ran, written = small_run("a", "killed"), small_run("b", ""), small_run("c")
     plan, none = found(best()), found()
     for given, dry, first, code in (
-        (done(runs=[failed, failed], searched=plan), False, True, 5), (done(runs=[failed], searched=plan), True, False, 5),
+        (done(runs=[failed, failed], searched=plan), False, True, 5), (done(runs=[failed], searched=plan), True, False,
+         5),
         (done(runs=[failed, ran], searched=plan), False, True, None), (done(runs=[failed, ran]), False, True, 4),
         (done(runs=[written]), True, True, None), (done(runs=[written]), False, False, None),
         (done(runs=[written]), False, True, 4), (done(runs=[ran], searched=none), False, True, 4),
