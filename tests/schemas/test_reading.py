@@ -32,6 +32,8 @@ DESCRIBED = "taylor schema request describes it"
          "name: is not a name or path that begins with no dash (found '-a'); " + DESCRIBED),
         ({"command": "check", "file": "f", "profiles": ["-p"], "hidden": 1, "seq": 1, "memory": 1},
          "profiles.0: is not a name or path that begins with no dash (found '-p'); " + DESCRIBED),
+        ({"command": "models", "schema_": "taylor.request/1"},
+         "schema_: is no field of the command models (found 'taylor.request/1');"),
         ({"command": "support", "precision": "int8"},
          "precision: Input should be 'bf16', 'fp16', 'fp8', 'fp4', 'tf32' or 'fp32' (found 'int8'); " + DESCRIBED),
     ],
