@@ -310,6 +310,8 @@ def test_a_preset_counts_where_there_is_one_and_sizes_are_asked_for():
         settled(*by_hand, "--layers", "9")
     args, _ = settled("--set_model_config_manually", "0", "--hidden_size", "7")
     assert (args.hidden, args.layers) == ((7,), None)
+    args, _ = settled("--set_model_config_manually", "0", "--model_size", "llama2-7b", "--hidden_size", "7")
+    assert (args.hidden, args.layers) == ((4096,), (32,))
     args, _ = settled("--set_model_config_manually", "0", "--model_size", "llama2-7b")
     assert (args.hidden, args.layers) == (None, None)
 

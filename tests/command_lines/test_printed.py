@@ -504,9 +504,10 @@ COMMANDS = (
 def test_every_console_entry_point_takes_the_words_behind_its_name(monkeypatch, capsys):
     import importlib
 
-    monkeypatch.setattr(sys, "argv", ["name", "--no_such_flag", "--json"])
-    for name in (*COMMANDS.split(), "main"):
-        module = importlib.import_module(f"taylor.command_lines.{name}")
-        assert module.main() == 2, name
-        field = json.loads(capsys.readouterr().out)["field"]
-        assert field == "--no_such_flag", (name, field)
+    for words in (["--no_such_flag", "--json"], ["--json", "--no_such_flag"]):
+        monkeypatch.setattr(sys, "argv", ["name", *words])
+        for name in (*COMMANDS.split(), "main"):
+            module = importlib.import_module(f"taylor.command_lines.{name}")
+            assert module.main() == 2, name
+            field = json.loads(capsys.readouterr().out)["field"]
+            assert field == (words[0] if name == "main" else "--no_such_flag"), (name, field)
