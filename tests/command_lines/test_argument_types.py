@@ -125,6 +125,9 @@ def test_a_mistyped_flag_is_not_taken_for_one_of_a_letter_and_its_value():
     assert toy.parse(["-only_memory", "x"]).only_memory == "x"
     assert toy.parse(["-o1", "x"]).o == "1" and toy.parse(["-only_memroy.yaml"]).o == "nly_memroy.yaml"
     assert toy.parse(["-o", "x"]).o == "x"
+    toy.add_argument("-off")
+    with pytest.raises(InputError, match=r"^-of: is no flag; did you mean -off\?"):
+        toy.parse(["-of"])
 
 
 def test_a_missing_flag_under_another_spelling_is_the_fault_that_is_named():
