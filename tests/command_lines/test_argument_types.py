@@ -126,7 +126,7 @@ def test_a_mistyped_flag_is_not_taken_for_one_of_a_letter_and_its_value():
     assert toy.parse(["-o1", "x"]).o == "1" and toy.parse(["-only_memroy.yaml"]).o == "nly_memroy.yaml"
     assert toy.parse(["-o", "x"]).o == "x"
     toy.add_argument("-off")
-    with pytest.raises(InputError, match=r"^-of: is no flag; did you mean -off\?"):
+    with pytest.raises(InputError, match=r"^-of: is no flag; did you mean -off or -o\?"):
         toy.parse(["-of"])
 
 
@@ -222,7 +222,12 @@ def test_flags_without_effect_are_noted_or_refused_together(caplog):
 def test_the_help_names_how_a_script_of_the_checkout_is_started():
     assert "example:\n  taylor toy a.yaml" in parser().format_help()
     assert "example:\n  python toy.py a.yaml" in parser("toy.py").format_help()
-    assert len(parser().format_help().splitlines()[3]) <= 80
+    toy = parser()
+    toy.add_argument("--a_flag_with_a_very_long_name", metavar="VALUE", help="x " * 90)
+    lines = toy.format_help().splitlines()
+    at = next(place for place, line in enumerate(lines) if "very_long_name VALUE" in line and "usage" not in line)
+    helps = [line for line in lines[at:] if set(line.strip()) == {"x", " "}]
+    assert {len(line) - len(line.lstrip()) for line in helps} == {30} and max(map(len, helps)) == 79
 
 
 def test_paths_are_those_chosen_or_those_that_are_there(tmp_path, monkeypatch):
