@@ -393,6 +393,13 @@ def test_a_command_of_two_words_takes_what_follows_both(monkeypatch, capsys):
     assert "usage: taylor COMMAND" in capsys.readouterr().out
 
 
+def test_the_purposes_of_commands_of_one_word_are_in_one_column():
+    lines = main.build_parser().format_help().splitlines()
+    purposes = [command.purpose for name, command in main.SUBCOMMANDS.items() if " " not in name]
+    longest = max(len(name) for name in main.SUBCOMMANDS if " " not in name)
+    assert {line.index(one) for one in purposes for line in lines if line.endswith(one)} == {longest + 4}
+
+
 def test_taylor_as_a_module_is_the_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["taylor", "nothing"])
     monkeypatch.setattr(sys, "path", ["here", *sys.path])
