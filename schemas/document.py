@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 class Part(BaseModel):
     """Object inside a document; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Record(BaseModel):
     """Object whose further keys are those of a registered thing or of another program; they are not versioned."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
 
 Mib = Annotated[float, Field(description="MiB")]

@@ -33,7 +33,7 @@ def read_request(data: Mapping[str, Any], file: str | Path | None = None) -> Ask
     try:
         return BY_COMMAND[command].model_validate(dict(data))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors()[0]
         known = first["type"] != "extra_forbidden"
         field = ".".join(str(part) for part in first["loc"] if part != "[key]") or None
         fields = [one for one in BY_COMMAND[command].model_fields if one not in ("schema_", "command")]

@@ -54,7 +54,7 @@ def check_text(schema: str, text: str) -> None:
         known = _SURROGATE.sub(r"\\ufffd", text).encode("utf-8", "replace")
         model_of(schema).model_validate_json(known, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise DocumentError(f"the answer is no {schema}: {field}: {first['msg']}; please report it") from None
 

@@ -145,7 +145,7 @@ def _request(args: argparse.Namespace, provider: str) -> CostRequest:
     for name in ("world_size", "layers", "hidden", "seq", "gbs", "micro_batches", "stages", "kv_hidden"):
         value = getattr(args, name)
         if value is not None and not 1 <= value <= 2**31:
-            raise InputError("must be 1 or more", field=f"--{name}", value=value, cure="correct it")
+            raise InputError(f"must be between 1 and {2**31}", field=f"--{name}", value=value, cure="correct it")
     if args.gbs % args.micro_batches:
         raise InputError("does not divide --gbs", field="--micro_batches", value=args.micro_batches, cure="correct one")
     setting = CostSetting(

@@ -62,7 +62,7 @@ class Options:
         """Value, and whether the file stated it; the command line takes precedence."""
         mine = getattr(self.args, name, None)
         in_file = _IN_FILE.get(name, name)
-        if (mine is None or name not in self.args.given) and self.search_file and in_file in self.search_file.options:
+        if name not in self.args.given and self.search_file and in_file in self.search_file.options:
             return self.search_file.options[in_file], True
         return mine, False
 
@@ -141,14 +141,14 @@ def search_request(args: argparse.Namespace) -> tuple[Options, SearchRequest]:
         bool(options.get("global_memory_buffer", False)), args.whole_mib, options.get("mixed_precision", "bf16"),
     )  # fmt: skip
     _refuse_modes(options, job)
-    coarse = options.get("fine_grained_mode", 1) == 0
+    coarse = options.get("fine_grained_mode") == 0
     if options.get("search_granularity") is not None:
         other = options.get("search_granularity") == "coarse-grained"
         if options.get("fine_grained_mode") is not None and other != coarse:
             raise options.error("search_granularity", "contradicts --fine_grained_mode", "give one of the two")
         coarse = other
     space = OuterSpace(
-        _batches(options), _micro_batches(options), options.get("pp", ()), options.get("vpp", (1,)),
+        _batches(options), _micro_batches(options), options.get("pp", ()), options.get("vpp"),
         "gpipe" if options.get("pipeline_type") == "gpipe" else PLAIN, limits=_limits(options), one_for_all=coarse,
     )  # fmt: skip
     return options, SearchRequest(
@@ -262,7 +262,7 @@ def _limits(options: Options) -> SpaceLimits:
         return None if value in (None, -1) else int(value)
 
     for name, disable in (("max_tp_deg", "disable_tp"), ("max_sp_deg", "disable_sp"), ("max_pp_deg", "disable_pp")):
-        if name in options.args.given and disable in options.args.given and off(disable) and (most(name) or 2) > 1:
+        if name in options.args.given and disable in options.args.given and off(disable) and most(name) != 1:
             raise options.error(name, f"contradicts --{disable}", "give one of the two")
     if off("disable_pp") and max(options.get("pp", (1,))) > 1:
         raise options.error("pp", "contradicts --disable_pp", "give one of the two")

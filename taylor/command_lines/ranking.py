@@ -49,8 +49,8 @@ def shard_number(text: str) -> tuple[int, int]:
     try:
         shard = positive_int(number), positive_int(of)
     except (ValueError, argparse.ArgumentTypeError):
-        shard = (1, 0)
-    if shard[0] > shard[1]:
+        shard = None
+    if shard is None or shard[0] > shard[1]:
         raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is no shard: the second of eight is 2/8")
     return shard
 

@@ -21,3 +21,22 @@ def test_a_name_of_any_characters_is_written_as_it_is(name: str, ascii_only: boo
 def test_a_document_that_differs_from_its_schema_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(DocumentError, match=f"no {TEXT}"):
         checked_text(TEXT, data)
+
+
+def test_a_text_is_ascii_unless_it_may_be_otherwise() -> None:
+    assert "\\u578b" in checked_text(TEXT, {"lines": ["型"]}) and checked_text(TEXT, {"lines": ["型"]}).isascii()
+    assert "型" in checked_text(TEXT, {"lines": ["型"]}, ascii_only=False)
+
+
+def test_a_documents_values_are_of_the_types_of_its_schema_and_not_only_like_them() -> None:
+    with pytest.raises(DocumentError, match="exit_code: .*integer"):
+        checked_text(ERROR, {**NO_FILE, "exit_code": "2"})
+    with pytest.raises(DocumentError) as refused:
+        checked_text(ERROR, {**NO_FILE, "file": 1, "cure": 1})
+    assert str(refused.value).startswith(f"the answer is no {ERROR}: file: Input should be a valid string")
+    assert "https" not in str(refused.value) and "input_value" not in str(refused.value)
+
+
+NO_FILE = {"code": "bad_input", "exit_code": 2, "message": "m", "problem": None, "file": None, "field": None,
+           "value": None, "cure": None, "source": None}  # fmt: skip
+ERROR = "taylor.error/1"
