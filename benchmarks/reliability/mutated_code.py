@@ -97,8 +97,8 @@ def _is_text(node: ast.AST) -> bool:
 def _judged(node: ast.AST) -> Iterator[ast.AST]:
     """Everything below a node that a figure or a decision may rest on.
 
-    Left out are annotations, decorators, what an error, a log line or a printed object says, texts, and what type
-    checkers alone read.
+    Left out are annotations, decorators, what an error, a log line or a printed object says, texts, what type checkers
+    alone read, and what the program asserts of itself (``assert``, ``strict`` of ``zip``).
     """
     if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)):
         return
@@ -109,7 +109,10 @@ def _judged(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[0] in ("log", "InputError", "ValueError"):
         return
     yield node
+    asserted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip"
     for name, value in ast.iter_fields(node):
+        if asserted and name == "keywords":
+            continue
         if name in ("annotation", "returns", "decorator_list", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:

@@ -200,7 +200,7 @@ class Switched:
         """The switches whose tests may notice a mutant.
 
         Its own; of a mutant that has none all of its file, or, of a kernel, those of the functions that name a kernel
-        of its file.
+        of its file. None where the file has no function: any test may notice such a mutant.
         """
         number = self.numbers[mutant]
         if number in self.placed:
@@ -279,8 +279,10 @@ class Reached:
         return found
 
     def tests_at(self, switches: Iterable[int]) -> list[dict[str, Any]]:
-        """The tests that pass one of some switches, the quickest first."""
-        rows = {row["test"]: row for number in switches for row in self.by_switch.get(number, [])}
+        """The tests that pass one of some switches, or all where there are none, the quickest first."""
+        switches = list(switches)
+        passing = (row for number in switches for row in self.by_switch.get(number, []))
+        rows = {row["test"]: row for row in (passing if switches else self.rows)}
         return sorted(rows.values(), key=lambda row: (row["cpu"], row["test"]))
 
 

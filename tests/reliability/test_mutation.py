@@ -39,6 +39,8 @@ def test_a_file_has_each_of_its_small_faults_once(tmp_path: Path) -> None:
         "return max(b, (1))",
         "return max(b, -(2))",
     ]
+    (tmp_path / "asserted.py").write_text("assert 1\npairs = list(zip((2,), (3,), strict=True))\n")
+    assert [mutant.old for mutant in mutants_of(tmp_path, "asserted.py")] == ["2", "3"]
     assert sample(tmp_path, ["m.py"], 3, "seed") == sample(tmp_path, ["m.py"], 5, "seed")[:3]
 
 
@@ -52,6 +54,7 @@ def test_tests_of_a_switch_are_those_that_pass_it_while_their_file_is_as_it_was(
     reached = Reached.read(tmp_path / "kept.jsonl", tmp_path)
     assert [each["test"] for each in reached.tests_at([3])] == ["test_m.py::small", "test_m.py::large"]
     assert [each["test"] for each in reached.tests_at([4, 5])] == ["test_m.py::large"]
+    assert len(reached.tests_at([])) == 2, "a file without a function: any test may notice its mutants"
     (tmp_path / "test_m.py").write_text("# another")
     assert Reached.read(tmp_path / "kept.jsonl", tmp_path).rows == ()
 
