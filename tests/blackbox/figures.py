@@ -1,4 +1,4 @@
-"""Every figure that the laws of three hidden networks give, small runs and large ones.
+"""Every figure that the laws of three hidden networks give, and those of tables that are drawn at random.
 
     python -m tests.blackbox.figures
 
@@ -29,6 +29,7 @@ from taylor.blackbox.stage_problem import even_stages, layer_names, stage_peaks,
 from taylor.parsers.small_run import RunSetting
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.workflows.tuning.tune_search import TunedLaws
+from tests.blackbox import drawn_figures
 from tests.blackbox.shown_networks import MODULES, laws_of, network_of
 from tests.cost_model.figures import told
 
@@ -240,5 +241,6 @@ def figures_of(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    figures = {name: figures_of(name) for name in NETWORKS}
+    figures: dict[str, Any] = {name: figures_of(name) for name in NETWORKS}
+    figures["drawn"] = {part: function() for part, function in drawn_figures.PARTS.items()}
     KEPT.write_text(json.dumps(figures, indent=0) + "\n", encoding="utf-8")
