@@ -220,7 +220,7 @@ def quick() -> list[Any]:
         modes = {"none": 40.0, "full": draw.choice((4.0, 12.0, 50.0)), **({"mlp": 20.0} if by_module else {})}
         own = {"mlp": LayerChoice(backward=0.3)} if by_module else {}
         kinds = tuple(
-            LayerKind(name, count, scale, 100 * scale, {mode: scale * kept for mode, kept in modes.items()}, choices=own)
+            LayerKind(name, count, scale, 100 * scale, {mode: scale * mib for mode, mib in modes.items()}, choices=own)
             for name, count, scale in (("dense", front, 0.6), ("layer", layers - front, 1.0)) if count
         )  # fmt: skip
         limit = (100 * layers / stages + 40 * layers) * draw.uniform(0.4, 1.2)
