@@ -223,10 +223,10 @@ class StepLaws:
         hidden = [_behind_another(sample, runs[run]) for run, sample in samples.items()]
         for run, sample in samples.items():
             spans = computing[run]
-            for each in spans:
-                if not each[2].repeats:
-                    beside.setdefault(id(each[2]), (each[2], []))[1].append(_after_start(sample, each[:2]))
-            free.append(1 - _overlap(sample, [each[:2] for each in spans]))
+            for begin, end, operator in spans:
+                if not operator.repeats:
+                    beside.setdefault(id(operator), (operator, []))[1].append(_after_start(sample, (begin, end)))
+            free.append(1 - _overlap(sample, [(begin, end) for begin, end, _ in spans]))
         if median(hidden) > MOSTLY:
             return _PlacedOperator(one, law, 0.0)
         usual = [(operator, median(shown)) for operator, shown in beside.values()]

@@ -22,6 +22,7 @@ from taylor.blackbox.collective_lines import Collective
 from taylor.blackbox.degree_search import Job, Ranked, again, choices, search, within_reach
 from taylor.blackbox.foretold import foretell, showing_run
 from taylor.blackbox.law_summary import law_summary, laws_as_data
+from taylor.blackbox.memory_laws import MemoryLaws, MemorySharding
 from taylor.blackbox.passes import PassPart
 from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.small_runs import candidate_runs
@@ -140,7 +141,7 @@ def times(one: Shown) -> dict[str, Any]:
 
 def memory(one: Shown) -> dict[str, Any]:
     """Bytes of small and large runs."""
-    laws = one.laws.memory
+    laws = _with_step(one.laws.memory)
     ways = (False, True, *(name for name in MODULES if any(name in each for each in laws.modules.values())))
     found: dict[str, Any] = {
         "ways": told((laws.states, laws.step)),
@@ -165,7 +166,7 @@ def memory(one: Shown) -> dict[str, Any]:
 
 def plans(one: Shown) -> dict[str, Any]:
     """Problems of dividing layers, quick divisions of them and the choices of a search."""
-    laws, steps, found = one.laws.memory, one.laws.steps, dict[str, Any]()
+    laws, steps, found = _with_step(one.laws.memory), one.laws.steps, dict[str, Any]()
     uniform = one.network.launcher.uniform_recompute(32, (FULL,))
     for at, run in enumerate((*one.runs, *(each.replace(vpp=2) for each in one.runs[1:]))):
         free = max(peak.upper for peak in stage_peaks(laws, run, _even(run, 0), 16))
@@ -191,6 +192,12 @@ def plans(one: Shown) -> dict[str, Any]:
             "layers": [each.plan and [each.plan.total_layers(), each.plan.recompute] for each in quick],
         }  # fmt: skip
     return found
+
+
+def _with_step(laws: MemoryLaws) -> MemoryLaws:
+    """The same with bytes that the optimizer's step takes on top: two ways, of which the largest counts."""
+    ways = MemorySharding(3e7, 1.5, 12.0, "over shards", "over DP"), MemorySharding(1e7, 2.5, 4.0, "whole", "whole")
+    return replace(laws, step=ways, _known={})
 
 
 def _even(run: RunSetting, number: int) -> PipelinePlan:
