@@ -83,6 +83,7 @@ def test_samples_just_on_a_rules_limit_are_kept():
     assert clean(steps).rejected == {}
     assert clean([sample(0, 121, step=1), *steps[1:]]).rejected == {WARM_UP: 1}
     assert clean([sample(0, 121, step=1), steps[1]]).rejected == {}
+    assert clean([sample(at, took, step=at) for at, took in enumerate((11, 9, 9))]).rejected == {WARM_UP: 1}
 
 
 def test_a_base_keeps_so_many_samples_and_no_longer_times():
