@@ -54,7 +54,7 @@ class Shown:
         sharded = self.name == "sharded"
         own = own.replace(layers=32, vpp=1)
         return [
-            own.replace(tp=2, cp=1, ep=ep, pp=1, dp=16, mbs=2),
+            own.replace(tp=2, cp=1, ep=ep, pp=1, dp=16, mbs=2, dense=2 * own.dense),
             own.replace(tp=4, cp=4, ep=2 * ep if ep > 1 else 1, pp=2, dp=8, replicas=2 if sharded else 1),
             own.replace(tp=1, cp=2, ep=1, pp=4, dp=8, seq=2 * own.seq),
         ]
@@ -160,7 +160,9 @@ def memory(one: Shown) -> dict[str, Any]:
             told(laws.stage(run, stage, in_flight, accumulates=accumulates))
             for stage in stages for in_flight, accumulates in ((1, False), (3, True))
         ]  # fmt: skip
-        found[f"elements {at}"] = told((laws.elements(run, stages[-1]), laws.step_bytes(run, stages[-1])))
+        found[f"elements {at}"] = told(
+            (laws.elements(run, [name for name, _ in stages[-1]]), laws.step_bytes(run, stages[-1]))
+        )
     return found
 
 

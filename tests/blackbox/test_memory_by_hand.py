@@ -267,7 +267,7 @@ def test_the_peak_of_a_stage_is_its_states_with_micro_batches_or_the_step():
     assert known.stage(PLAIN, [kept], 1).peak == 4000 + 20 + 200 and known.stage(PLAIN, [kept], 1).static == 4020
     assert known.stage(PLAIN, [kept], 9).peak == 4020 + 8 * 35 + 105
     assert known.stage(PLAIN, [kept, again], 3).peak == 4040 + 2 * 40 + max(105, 35 + 112, 400 - 80)
-    assert known.step_bytes(PLAIN, [kept] * 3) == 600 and known.elements(PLAIN, [kept] * 3) == (30, 0)
+    assert known.step_bytes(PLAIN, [kept] * 3) == 600 and known.elements(PLAIN, ["layer"] * 3) == (30, 0)
     assert known.run_peak(known.runs[0]) == 4220 and not known.stage(PLAIN, [kept], 1).unsure
     bare = replace(known, states=())
     assert bare.stage(PLAIN, [kept], 1).unsure == ("states",) and bare.stage(PLAIN, [], 1).static == 0
