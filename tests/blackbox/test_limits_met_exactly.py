@@ -115,6 +115,11 @@ def test_a_shard_is_rounded_up_where_it_has_eight_rows_at_least():
 
     assert str(fit(9).laws[0]) == "7 · ceil(9 / tp) · seq" and fit(9).at(RunSetting(tp=8, seq=5)) == 2 * 7 * 5
     assert fit(7).spread > 0 or not fit(7).laws
+    # Fifteen over two, three and four are 8, 5 and 4.
+    least = [RunSetting(tp=tp, seq=seq) for tp in (2, 3, 4) for seq in (1, 3)]
+    assert str(Fitter(least).fit([-(-15 // run.tp) * 7 * run.seq for run in least]).laws[0]).startswith(
+        "7 · ceil(15 / tp)"
+    )
     two = [run for run in runs if run.tp < 4]
     assert not any(law.rows for law in Fitter(two).fit([-(-9 // run.tp) * 7 * run.seq for run in two]).laws)
 
@@ -144,14 +149,15 @@ def test_parameters_are_sent_once_each_with_little_padding():
 def test_a_pause_of_just_what_is_late_is_no_wait():
     long, short = Operator("Long", "AI_CORE"), Operator("Short", "AI_CORE")
 
-    def paced(idle: int) -> Any:
-        # The pause behind the long ones is 500 ns; late is what waits beyond that and 1000 ns.
+    def paced(idle: int, own: int = 500) -> Any:
+        # Late is what waits beyond the pause behind the long ones and 1000 ns, and beyond twice that pause.
         samples, now = list[OperatorSample](), 0
-        for operator, took, pause in ((long, 9000, 500), (long, 9000, 500), *[(short, 100, idle)] * 3):
+        for operator, took, pause in ((long, 9000, own), (long, 9000, own), *[(short, 100, idle)] * 3):
             samples.append(sample(now, took, operator))
             now += took + pause
         return host_pace([run_of(*samples, sample(now, 100, short))])
 
+    assert paced(4000, 2000).usual == 0 and paced(4001, 2000).by_type == {"Short": 4101}
     assert paced(1500).usual == 0 and paced(1501).by_type == {"Short": 1601} and paced(1501).pause == 500
 
 

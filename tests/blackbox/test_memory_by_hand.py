@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.blackbox import memory_fit
 from taylor.blackbox.block_memory import TURN, BlockLife, BlockMemory, BlockTrace, LifeEnd, LifeSpan, TensorLaw
 from taylor.blackbox.blocks import Condition
 from taylor.blackbox.laws import Law, SizeFit
@@ -188,6 +189,13 @@ def test_ends_follow_at_most_three_degrees():
     turns = [RunSetting(cp=cp) for cp in (2, 4, 8)]
     loop = _ends({0: (1, 2), 1: (6, 7), 2: (6, 7)}, _Shown(order, turns, [list(range(9))] * 3))
     assert [(one.condition.turns, one.place) for one in loop] == [(2, 7), (0, 2)]
+
+
+def test_few_conditions_explain_ends_before_late_ones_do_and_those_before_three_conditions(monkeypatch):
+    tried = list[tuple[int, int]]()
+    monkeypatch.setattr(memory_fit, "_explained", lambda seen, shown, most, slack: tried.append((most, slack)) or ())
+    _ends({0: (0, 1)}, _Shown(("a", TURN), [PLAIN], [[0]]))
+    assert tried == [(0, 0), (1, 0), (2, 0), (0, 3), (1, 3), (3, 0), (2, 3), (3, 3)]
 
 
 def test_a_tensor_in_other_runs_elsewhere_is_the_same_one():
