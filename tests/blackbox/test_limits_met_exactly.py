@@ -107,6 +107,12 @@ def test_a_size_may_leave_its_law_by_a_quarter_and_no_more():
     assert Fitter(runs).fit([0, 1, 1, 1]).laws == ()
 
 
+def test_a_size_in_the_thousands_of_millions_is_rounded_up_exactly():
+    runs = [RunSetting(tp=1), RunSetting(tp=2)]
+    found = Fitter(runs).fit([4_000_000_001, 2_000_000_001])
+    assert found.spread == 0 and str(found.laws[0]) == "4000000001 · tp^-1"
+
+
 def test_a_shard_is_rounded_up_where_it_has_eight_rows_at_least():
     runs = [RunSetting(tp=tp, seq=seq) for tp in (1, 2, 4) for seq in (1, 3)]
 

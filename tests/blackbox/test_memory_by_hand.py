@@ -164,6 +164,7 @@ def test_ends_on_both_sides_of_the_turn_are_no_late_ones():
     assert (
         _common_end({0: (3, 4), 1: (4, 5)}, here, 0) is None and _common_end({0: (3, 4), 1: (4, 5)}, here, 1).late == 1
     )
+    assert _common_end({0: (2, 3), 1: (3, 4)}, here, 1) == LifeEnd(ALWAYS, 3, late=1)
     assert _common_end({0: (3, 4), 1: (6, 7)}, here, 3) == LifeEnd(ALWAYS, 4, late=3)
     assert _common_end({0: (3, 4), 1: (7, 8)}, here, 3) is None
     assert _common_end({0: (1, 2), 1: (3, 4)}, here, 3) is None

@@ -172,6 +172,12 @@ def test_sets_of_modules_add_up_and_count_what_lies_in_another_once():
     assert [name for name, _ in choices([kind])] == ["act", "mlp"]
 
 
+def test_a_layer_is_no_module_of_its_own_where_its_modules_seem_to_save_more_than_it_keeps():
+    modules = [module("a", (1,), "x"), module("b", (2,), "y")]
+    kind = KindModules(modules, 500.0, lambda one: (300.0, 280.0), lambda operators: 5.0 * len(operators))
+    assert choices([kind]) == (("a", (5.0,)), ("a+b", (10.0,)))
+
+
 def test_unbeaten_subsets_have_the_figures_of_their_modules():
     inner = CandidateModule("act", (1,), (7,), (2,))
     mlp = CandidateModule("mlp", (3,), (5,), (4,), (inner,))
