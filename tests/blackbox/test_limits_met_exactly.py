@@ -241,6 +241,15 @@ def test_four_cards_suffice_and_three_do_not():
         plan_small_runs(sizes, Machines(1, 3))
 
 
+def test_small_runs_begin_with_two_of_each_degree_where_they_can():
+    sizes = JobSizes(RunSetting(tp=2, seq=8192, experts=2, layers=4), tp_ways=4)
+    base = plan_small_runs(sizes, Machines(2, 8)).runs[0].setting
+    assert (base.tp, base.cp, base.ep, base.experts, base.dp) == (2, 2, 2, 2, 4)
+    # Three data parallel ranks do not split two experts.
+    odd = plan_small_runs(sizes, Machines(1, 6), ("tp", "ep")).runs[0].setting
+    assert (odd.tp, odd.cp, odd.ep, odd.dp) == (2, 1, 1, 3)
+
+
 def test_a_solve_on_a_shared_processor_may_take_ten_times_as_long(monkeypatch):
     clocks = {"monotonic": 100.0, "process_time": 5.0}
     names = {name: lambda name=name: clocks[name] for name in clocks}

@@ -79,6 +79,7 @@ def test_of_alike_operators_those_amid_the_others_run_again_and_of_two_next_to_t
     assert found("ssabss", "ssabss" + "abss") == {1, 2, 3, 4}
     assert found("ssabs", "ssabs" + "sabs") == {1, 2, 3, 4}
     assert found("scss", "scss" + "ss") == {0, 2}  # Where no other one runs again, those in front.
+    assert found("ssc", "ssc" + "s") == {0}
     with pytest.raises(InputError, match="repeats what no forward pass has"):
         found("ab", "ab" + "bb")
 
@@ -176,6 +177,19 @@ def test_a_layer_is_no_module_of_its_own_where_its_modules_seem_to_save_more_tha
     modules = [module("a", (1,), "x"), module("b", (2,), "y")]
     kind = KindModules(modules, 500.0, lambda one: (300.0, 280.0), lambda operators: 5.0 * len(operators))
     assert choices([kind]) == (("a", (5.0,)), ("a+b", (10.0,)))
+
+
+def test_a_kind_of_layer_that_lacks_a_module_saves_and_adds_nothing_by_it():
+    def found(saved: float, *names: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        modules = [module(name, (at,), "x") for at, name in enumerate(names)]
+        kind = KindModules(modules, 500.0, lambda one: (saved, 0.0), lambda operators: saved * len(operators))
+        # The other kind has the last one alone, which saves it nothing.
+        other = KindModules(modules[1:], 500.0, lambda one: (0.0, 0.0), lambda operators: 0.0)
+        return choices([kind, other])
+
+    assert found(0.0, "m") == () and found(10.0, "m") == (("m", (10.0, 0.0)),)
+    # Of equal ones the first counts.
+    assert found(10.0, "m", "n") == (("m", (10.0, 0.0)), ("m+n", (20.0, 0.0)))
 
 
 def test_unbeaten_subsets_have_the_figures_of_their_modules():
