@@ -30,7 +30,8 @@ from taylor.blackbox.stage_problem import (
     stage_problem,
 )
 from taylor.blackbox.step_laws import StepLaws, Time
-from taylor.blackbox.tensor_traces import _crossing, _given, _late, _layer, _most, _Stretch, _trace, _turned
+from taylor.blackbox.tensor_traces import _crossing, _given, _late, _layer, _most, _Stretch, _stretches, _trace, _turned
+from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.profiles.transfers import Transfer
 from taylor.parsers.small_run import RunLog, RunSetting
@@ -108,6 +109,23 @@ def test_a_blocks_trace_has_its_input_its_turn_and_what_it_gives_on():
              PassPart.STEP: stretch("+3", left="3"), None: stretch("+3", left="3")}  # fmt: skip
     # What crosses a border counts once, what remains of a layer twice; behind the layers nothing does.
     assert _crossing(parts) == (10 + 10) + (7 + 10) + 100 + 10
+
+
+def test_nothing_of_the_step_comes_before_the_micro_batch_is_done():
+    runs = [RunSetting(seq=seq) for seq in (1, 2)]
+    tokens, fixed = Fitter(runs).fit([8, 16]), Fitter(runs).fit([8, 8])
+    tensors = [LawfulOperator(Operator("t", "tensor"), ALWAYS, {0: at}, (), ((fit,),))
+               for at, fit in enumerate((tokens, fixed, fixed, fixed))]  # fmt: skip
+    times = ((0, 100), (50, 60), (70, 80), (150, None))
+    allocations = [Allocation("t", 8, start, end, 0) for start, end in times]
+    parts = (PassPart.FORWARD, PassPart.STEP, PassPart.BACKWARD, PassPart.STEP)
+    found = _stretches(allocations, tensors, parts, 0)
+    assert {part and part.name: each.events for part, each in found.items()} == {
+        "FORWARD": ["+0"], "BEFORE": ["+1", "-1"], "BACKWARD": ["+2", "-2"], "STEP": ["+3"],
+    }  # fmt: skip
+    # Behind the backward pass it is the embedding's.
+    later = _stretches([*allocations[:3], Allocation("t", 8, 90, 95, 0)], tensors, parts, 0)
+    assert later[PassPart.AFTER].events == ["+3", "-3", "-carried 0"] and PassPart.STEP not in later
 
 
 RUN = RunSetting(tp=2, cp=2, seq=8192, dp=4)
