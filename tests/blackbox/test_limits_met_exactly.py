@@ -111,6 +111,9 @@ def test_a_size_in_the_thousands_of_millions_is_rounded_up_exactly():
     runs = [RunSetting(tp=1), RunSetting(tp=2)]
     found = Fitter(runs).fit([4_000_000_001, 2_000_000_001])
     assert found.spread == 0 and str(found.laws[0]) == "4000000001 · tp^-1"
+    # One that a single run misses by one is no exact law.
+    off = Fitter([*runs, RunSetting(tp=4)]).fit([8_000_000_000, 4_000_000_000, 2_000_000_001])
+    assert 0 < off.spread < 1e-9
 
 
 def test_a_shard_is_rounded_up_where_it_has_eight_rows_at_least():
