@@ -60,8 +60,8 @@ class Choice:
     micro_batches: int
     problem: PipelineProblem
     quick_ms: float
-    quick_plan: PipelinePlan | None = None
-    first_least: int = 0
+    quick_plan: PipelinePlan | None
+    first_least: int
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,8 @@ class Law:
         """The size in a run."""
         top = bottom = 1
         for name, power in self._powers:
-            if power > 0:
-                top *= getattr(setting, name) ** power
-            else:
-                bottom *= getattr(setting, name) ** -power
+            factor = getattr(setting, name)
+            top, bottom = top * factor ** max(power, 0), bottom * factor ** max(-power, 0)
         if self.rows:
             shard = -(-self.coefficient // setting.tp)
             return math.ceil(self.rows * shard * setting.tp * Fraction(top, bottom))
@@ -241,11 +239,9 @@ class Fitter:
 def _product(exponents: tuple[int, ...], setting: RunSetting) -> tuple[int, int]:
     """The product of the powers in a run, as numerator and denominator."""
     top = bottom = 1
-    for name, exponent in zip(FACTORS, exponents, strict=True):
-        if exponent > 0:
-            top *= getattr(setting, name) ** exponent
-        elif exponent:
-            bottom *= getattr(setting, name) ** -exponent
+    for name, power in zip(FACTORS, exponents, strict=True):
+        factor = getattr(setting, name)
+        top, bottom = top * factor ** max(power, 0), bottom * factor ** max(-power, 0)
     return top, bottom
 
 
@@ -288,9 +284,9 @@ def deciding_runs(fits: Sequence[SizeFit], candidates: Sequence[RunSetting]) -> 
         The number that the worst outcome of every ambiguity needs. Laws that give the same sizes in
         every candidate stay undecided, and are not named.
     """
-    open_laws = {place: fit.laws for place, fit in enumerate(fits) if len(fit.laws) > 1}
+    open_laws = {place: fit.laws for place, fit in enumerate(fits) if fit.laws}
     left, chosen = list(dict.fromkeys(candidates)), list[Deciding]()
-    while open_laws and left:
+    while left:
         kept = [{place: _largest_group(laws, one) for place, laws in open_laws.items()} for one in left]
         gains = [sum(len(open_laws[place]) - len(laws) for place, laws in groups.items()) for groups in kept]
         best = max(range(len(left)), key=lambda at: (gains[at], -at))
@@ -298,7 +294,7 @@ def deciding_runs(fits: Sequence[SizeFit], candidates: Sequence[RunSetting]) -> 
             break
         narrowed = tuple(place for place, laws in kept[best].items() if len(laws) < len(open_laws[place]))
         chosen.append(Deciding(left[best], narrowed))
-        open_laws = {place: laws for place, laws in kept[best].items() if len(laws) > 1}
+        open_laws = kept[best]
         left.pop(best)
     return tuple(chosen)
 

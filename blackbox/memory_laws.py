@@ -250,10 +250,10 @@ class MemoryLaws:
         block = self.blocks[name]
         return saved_bytes(modules, lambda tensor, kept: block.bytes_at_turn(tensor, run, kept), run)
 
-    def elements(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> tuple[float, float]:
-        """Elements of dense parameters and of experts on a rank that holds these blocks."""
-        each = {name: self._block(run, name)[1] for name, _ in set(blocks)}
-        return sum(each[name][0] for name, _ in blocks), sum(each[name][1] for name, _ in blocks)
+    def elements(self, run: RunSetting, names: Sequence[str]) -> tuple[float, float]:
+        """Elements of dense parameters and of experts on a rank that holds blocks of these names."""
+        each = {name: self._block(run, name)[1] for name in set(names)}
+        return sum(each[name][0] for name in names), sum(each[name][1] for name in names)
 
     def _block(self, run: RunSetting, name: str) -> tuple[BlockLife, tuple[float, float]]:
         """A block's bytes and elements, kept for all runs in which they are the same."""
@@ -267,7 +267,7 @@ class MemoryLaws:
 
     def step_bytes(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> float:
         """Bytes that the optimizer's step takes on top of the states of these blocks."""
-        return _most(self.step, *self.elements(run, blocks), run)
+        return _most(self.step, *self.elements(run, [name for name, _ in blocks]), run)
 
     @cached_property
     def margin(self) -> float:
@@ -290,26 +290,26 @@ class MemoryLaws:
     def _stage(
         self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int, *, accumulates: bool = True
     ) -> PredictedPeak:
-        for name, _ in blocks:
+        names = [name for name, _ in blocks]
+        for name in names:
             if name not in self.blocks:
                 cure = "give one of " + ", ".join(self.blocks)
                 raise InputError("was in no small run", field="block", value=name, cure=cure)
-        used = {name for name, _ in blocks}
-        dense, expert = self.elements(run, blocks)
+        dense, expert = self.elements(run, names)
         static = max((way.base for way in self.states), default=0.0) + _most(self.states, dense, expert, run)
         kept, most = self._passes(run, blocks)
         step = self.step_bytes(run, blocks)
         most += (in_flight - 1) * kept
         resident = 0.0
         if self.weights is not None:
-            each = [self.elements(run, [block]) for block in blocks]
+            each = [self.elements(run, [name]) for name in names]
             resident = sum(self.weights.resident(size, run, accumulates=accumulates) for size in each)
             passes = [self.block_bytes(run, block) for block in blocks]
             most = self.weights.peak(run, passes, each, in_flight, accumulates=accumulates)
             step += sum(self.weights.shard(size, run) for size in each)
         peak = static + max(most, step)
         static += resident
-        unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
+        unsure = [f"{name}.{one}" for name in sorted(set(names)) for one in self.blocks[name].unsure()]
         unsure += [] if self.states else ["states"]
         return PredictedPeak(static, peak, peak, tuple(unsure))
 

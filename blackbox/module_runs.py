@@ -311,8 +311,10 @@ def _tree(kinds: Sequence[KindModules]) -> CandidateModule:
         return CandidateModule(name, tuple(added), tuple(own), tuple(took), children)
 
     nodes = tuple(node(name) for name in top)
-    kept = tuple(round(kind.kept_bytes) for kind in kinds)
-    own = tuple(max(0, whole - sum(each.kept_bytes[at] for each in nodes)) for at, whole in enumerate(kept))
+    # Modules may seem to save more than a layer keeps: the layer then keeps what they do.
+    inside = [sum(each.kept_bytes[at] for each in nodes) for at in range(len(kinds))]
+    kept = tuple(max(round(kind.kept_bytes), most) for kind, most in zip(kinds, inside, strict=True))
+    own = tuple(whole - most for whole, most in zip(kept, inside, strict=True))
     return CandidateModule("layer", kept, own, (0,) * len(kinds), nodes)
 
 

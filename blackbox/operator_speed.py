@@ -317,7 +317,7 @@ def fit_line(times: Mapping[Operator, float]) -> SpeedLine:
         if roof and not (work[:, 2] > 0).all():
             continue
         errors = np.zeros(len(operators))
-        for fold in range(min(FOLDS, len(operators))):
+        for fold in range(FOLDS):
             out = np.arange(len(operators)) % FOLDS == fold
             weights = _solve(work[~out], measured[~out], roof)
             errors[out] = np.abs(_predicted(work[out], weights, roof) / measured[out] - 1)

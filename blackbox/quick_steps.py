@@ -177,7 +177,7 @@ def _quick(
         if near < len(least) and not (near and space.suffices(numbers[near - 1])):
             return QuickStep(float((least[near] + lags) * unit))
         if problem.uniform_recompute:
-            first = bisect.bisect_left(numbers[: near - 1], True, key=space.suffices)
+            first = bisect.bisect_left(numbers[:near], True, key=space.suffices)
             numbers, least = numbers[first:near], least[first:near]
     free = _Tried(space.enough.shape)
     best, found = math.inf, None

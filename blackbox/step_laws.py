@@ -73,6 +73,8 @@ HEAD_FORWARD = 1 / 3
 FORWARD_OF = {DENSE: PassPart.DENSE, LAYER: PassPart.FORWARD}
 """The forward pass of each kind of layer, in the order of the model."""
 Blocks = Sequence[tuple[str, Again]]
+_ONE_RANK = dict.fromkeys(("pp", "dp", "vpp", "replicas"), 1)
+"""Degrees on which the time of a part does not depend."""
 
 
 @dataclass(frozen=True)
@@ -223,10 +225,10 @@ class StepLaws:
         hidden = [_behind_another(sample, runs[run]) for run, sample in samples.items()]
         for run, sample in samples.items():
             spans = computing[run]
-            for each in spans:
-                if not each[2].repeats:
-                    beside.setdefault(id(each[2]), (each[2], []))[1].append(_after_start(sample, each[:2]))
-            free.append(1 - _overlap(sample, [each[:2] for each in spans]))
+            for begin, end, operator in spans:
+                if not operator.repeats:
+                    beside.setdefault(id(operator), (operator, []))[1].append(_after_start(sample, (begin, end)))
+            free.append(1 - _overlap(sample, [(begin, end) for begin, end, _ in spans]))
         if median(hidden) > MOSTLY:
             return _PlacedOperator(one, law, 0.0)
         usual = [(operator, median(shown)) for operator, shown in beside.values()]
@@ -272,8 +274,8 @@ class StepLaws:
         found = nnls(work / scale, np.array(took))[0] / scale
         return float(found[0]), float(found[1]), float(found[2])
 
-    def _update_work(self, run: RunSetting, blocks: Blocks) -> tuple[float, float, float]:
-        dense, expert = self.memory.elements(run, blocks)
+    def _update_work(self, run: RunSetting, names: Sequence[str]) -> tuple[float, float, float]:
+        dense, expert = self.memory.elements(run, names)
         shares = dense / data_parallel(run)[0] + expert / expert_data_parallel(run)[0]
         return 1.0, shares, dense + expert
 
@@ -281,8 +283,8 @@ class StepLaws:
         elements = [self._elements(run.setting, _small_blocks(run.setting)) for run in runs]
         return WeightTimes(weights, *copy_ns(runs, elements), lambda one: self.collective_ns(one)[0])
 
-    def _elements(self, run: RunSetting, blocks: Blocks) -> list[Elements]:
-        return [self.memory.elements(run, [block]) for block in blocks]
+    def _elements(self, run: RunSetting, names: Sequence[str]) -> list[Elements]:
+        return [self.memory.elements(run, [name]) for name in names]
 
     # What follows -----------------------------------------------------------------------------------------------
 
@@ -318,7 +320,7 @@ class StepLaws:
         InputError
             When nothing like one of its operators was measured.
         """
-        key = (part, run.replace(layers=self._least, pp=1, dp=1, vpp=1, replicas=1))
+        key = (part, run.replace(layers=self._least, **_ONE_RANK))
         if key not in self._known:
             self._known[key] = self._timed_part(part, run)
         return self._known[key]
@@ -430,10 +432,11 @@ class StepLaws:
         backward : float
             Its last backward pass, ns, which may overlap the reduction.
         """
+        names = [name for name, _ in blocks]
         if self.weights is not None:
-            return self._weights_tail(run, blocks)
+            return self._weights_tail(run, names)
         reduce = gather = 0.0
-        dense, expert = self.memory.elements(run, blocks)
+        dense, expert = self.memory.elements(run, names)
         for kind, each in self.gradients.items():
             for elements, (ranks, stride) in ((dense, data_parallel(run)), (expert, expert_data_parallel(run))):
                 if elements and ranks > 1:
@@ -444,15 +447,15 @@ class StepLaws:
                         reduce += ns
         if self.hidden_reduction:
             reduce = max(0.0, reduce - backward)
-        return reduce + gather + float(np.dot(self._update, self._update_work(run, blocks)))
+        return reduce + gather + float(np.dot(self._update, self._update_work(run, names)))
 
-    def _weights_tail(self, run: RunSetting, blocks: Blocks) -> float:
+    def _weights_tail(self, run: RunSetting, names: Sequence[str]) -> float:
         """The same where weights are shared: with stages all gradients are reduced one after another."""
         assert self.weights is not None
-        update = float(np.dot(self._update, self._update_work(run, blocks)))
+        update = float(np.dot(self._update, self._update_work(run, names)))
         if run.pp == 1:
             return update
-        each = self._elements(run, blocks)
+        each = self._elements(run, names)
         copies = sum(sum(self.weights.copies_ns(one)) / 2 for one in each)
         return update + copies + sum(self.weights.reduce_ns(one, run) for one in each)
 
@@ -461,7 +464,8 @@ class StepLaws:
         assert self.weights is not None
         passes = {EMBEDDING: PassPart.BEFORE, **FORWARD_OF}
         groups = list[GroupTimes]()
-        for (name, _), one in zip(blocks, self._elements(run, blocks), strict=True):
+        for name, _ in blocks:
+            one = self.memory.elements(run, [name])
             forward = self.part(passes[name], run).ns if name in passes else 0.0
             groups.append(GroupTimes(forward, 0.0, self.weights.gather_ns(one, run), 0.0))
         return sum(forward_ns(groups)) - sum(group.forward for group in groups)
@@ -469,12 +473,12 @@ class StepLaws:
     def _groups(self, run: RunSetting, *, again: bool) -> list[GroupTimes]:
         """The blocks of the whole model with what gathers their weights, where layers run again or not."""
         assert self.weights is not None
-        blocks = _small_blocks(run)
+        names = _small_blocks(run)
         parts = {EMBEDDING: (PassPart.BEFORE, PassPart.AFTER), DENSE: (PassPart.DENSE, PassPart.DENSE_BACKWARD),
                  LAYER: (PassPart.FORWARD, PassPart.BACKWARD)}  # fmt: skip
         known = dict[str, GroupTimes]()
-        for name in dict.fromkeys(name for name, _ in blocks):
-            elements = self.memory.elements(run, [(name, False)])
+        for name in dict.fromkeys(names):
+            elements = self.memory.elements(run, [name])
             out, into = self.weights.copies_ns(elements)
             if name == HEAD:
                 # Its weights stay between its passes, which are one part.
@@ -485,7 +489,7 @@ class StepLaws:
                 backward -= forward if name != EMBEDDING and not again else 0.0
             gather, reduce = self.weights.gather_ns(elements, run), self.weights.reduce_ns(elements, run)
             known[name] = GroupTimes(forward + out, backward + into, gather, reduce)
-        return [known[name] for name, _ in blocks]
+        return [known[name] for name in names]
 
     def block_times(self, run: RunSetting) -> BlockTimes:
         """The times that the exact solver divides, ms; layers of the tails are dealt evenly."""
@@ -585,8 +589,8 @@ class StepLaws:
         return float(max(one.start_ns + one.duration_ns for one in shown) - begin) - waited
 
 
-def _small_blocks(run: RunSetting) -> Blocks:
-    return [(EMBEDDING, False), *((name, True) for name in layer_names(run)), (HEAD, False)]
+def _small_blocks(run: RunSetting) -> list[str]:
+    return [EMBEDDING, *layer_names(run), HEAD]
 
 
 def _to_next_stage(run: RecordedRun, hand_over: int) -> list[tuple[OperatorSample, Transfer]]:
