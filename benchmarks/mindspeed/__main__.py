@@ -1,10 +1,11 @@
-"""Compare the start rules with what MindSpeed and MindSpeed-LLM do: every rule broken and obeyed once, and at random.
+"""Compare the start rules with what MindSpeed and MindSpeed-LLM do: every rule broken and obeyed, and at random.
 
 Needs three checkouts and torch:
 
     python -m benchmarks.mindspeed --megatron PATH --mindspeed PATH --mindspeed_llm PATH
 
-Megatron-LM at core_v0.12.1, MindSpeed at 028de58c, MindSpeed-LLM at c77308a1. Writes tests/nd_search/mindspeed.yaml.
+Megatron-LM at core_v0.12.1, MindSpeed at 028de58c, MindSpeed-LLM at c77308a1. Writes tests/nd_search/mindspeed.yaml,
+and what the programs do of the launches beside these cases (one flag less, one value moved) into neighbours.yaml there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.mindspeed.cases import BASES, CASES, WORLD, launch, merged, of_program, read_cases
+from benchmarks.mindspeed.cases import BASES, CASES, WORLD, launch, merged, neighbours, of_program, read_cases
 from benchmarks.mindspeed.own_checks import Program, Refusal
 from taylor.base.errors import InputError
 from taylor.nd_search.stated import broken_rules
@@ -27,6 +28,7 @@ from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
 
 RECORD = Path(__file__).parents[2] / "tests" / "nd_search" / "mindspeed.yaml"
+NEIGHBOURS = RECORD.with_name("neighbours.yaml")
 CHECKED_LATER = {"moe-sp-with-tp"}
 """Rules that the programs check as they build the model."""
 RANDOM, SEED = 3_000, 20_260_728
@@ -52,7 +54,8 @@ def main() -> None:
         return
     llm = args.mindspeed_llm if args.program == "MindSpeed-LLM" else None
     own = Program(args.megatron, args.mindspeed, llm)
-    print(json.dumps({"cases": _run_cases(own, args.program), "random": _run_random(own, args.program, args.count)}))
+    found = {"cases": _run_cases(own, args.program), "random": _run_random(own, args.program, args.count)}
+    print(json.dumps({**found, "neighbours": _run_neighbours(own, args.program)}))
 
 
 def _shown(refusal: Refusal | None) -> str:
@@ -68,6 +71,34 @@ def _run_cases(own: Program, program: str) -> dict[str, dict[str, str]]:
         for case in read_cases()
         if case.program == program
     }
+
+
+def _run_neighbours(own: Program, program: str) -> dict[str, dict[str, list[str]]]:
+    """Launches beside the cases by base and verdict; those that Megatron-LM's own checks refuse are left out.
+
+    So are those that state no whole job. Flags of later releases, for the reader, stand behind ``//``.
+    """
+    choices = {name: each.choices for each in own.parser._actions for name in each.option_strings if each.choices}
+    found: dict[str, dict[str, list[str]]] = {base: {"refused": [], "starts": []} for base in BASES}
+    seen: set[tuple[str, ...]] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for case in read_cases():
+            beside = [*neighbours(case.broken, choices), *neighbours(case.obeyed, choices)]
+            for changes in beside if case.program == program else ():
+                words = merged(BASES[case.base], changes)
+                if tuple(words) in seen:
+                    continue
+                seen.add(tuple(words))
+                refusal = own.refusal(of_program(program, words), WORLD)
+                if refusal is not None and refusal.stage in ("megatron", "parser"):
+                    continue
+                try:
+                    read_config(launch(program, [*words, *case.read.split()], Path(folder)))
+                except InputError:
+                    continue
+                text = changes + (f" // {case.read}" if case.read else "")
+                found[case.base]["starts" if refusal is None else "refused"].append(text)
+    return found
 
 
 def _run_random(own: Program, program: str, count: int) -> dict[str, list[str]]:
@@ -136,7 +167,11 @@ def _report(found: dict[str, dict]) -> None:  # type: ignore[type-arg]
                 print(f"    {line[:1500]}")
     text = "# What the programs' own classes say of each case that breaks a rule (python -m benchmarks.mindspeed).\n"
     RECORD.write_text(text + yaml.safe_dump(record, width=300, sort_keys=True), encoding="utf-8")
-    print(f"{wrong} cases differ")
+    text = "# What the programs' own classes do of launches beside the cases (python -m benchmarks.mindspeed).\n"
+    beside = {program: result["neighbours"] for program, result in found.items()}
+    NEIGHBOURS.write_text(text + yaml.safe_dump(beside, width=300, sort_keys=True), encoding="utf-8")
+    number = sum(len(texts) for bases in beside.values() for verdicts in bases.values() for texts in verdicts.values())
+    print(f"{wrong} cases differ; {number} launches beside them recorded")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,34 @@ def merged(base: str, changes: str) -> list[str]:
         else:
             flags[name].append(word)
     return [word for flag, values in flags.items() for word in (flag, *values)]
+
+
+def neighbours(changes: str, choices: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The same changes with one flag less, one number moved, or another of the values that the program's parser knows.
+
+    Parameters
+    ----------
+    choices : mapping
+        Values by flag (``--name``), of flags that have a list of them.
+    """
+    groups: list[list[str]] = []
+    for word in shlex.split(changes):
+        if word.startswith(("--", "!")):
+            groups.append([])
+        groups[-1].append(word)
+    for at, (flag, *values) in enumerate(groups):
+        others: list[list[str]] = [[]]
+        for place, value in enumerate(values):
+            number = int(value) if value.isdecimal() else None
+            moved = [] if number is None else [number - 1, number + 1, number // 2, 2 * number]
+            texts = [*map(str, dict.fromkeys(moved)), *map(str, choices.get(flag, ()))]
+            others += [
+                [flag, *values[:place], text, *values[place + 1 :]]
+                for text in dict.fromkeys(texts)
+                if text != value and not text.startswith("-")
+            ]
+        for other in others:
+            yield shlex.join(word for group in (*groups[:at], other, *groups[at + 1 :]) for word in group)
 
 
 def of_program(program: str, words: list[str]) -> list[str]:

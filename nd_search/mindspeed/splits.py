@@ -195,6 +195,9 @@ _POLICY, _INTERVAL, _GATHER_KV = (
     "context-parallel-kv-cache-policy", "context-parallel-cache-interval", "use-ulysses-allgather-kv"
 )  # fmt: skip
 
+_SWITCHED_LATER = (_GATHERED, "adaptive_cp_algo", _HYBRID_ADAPTIVE, _MAMBA)
+"""Algorithms that switch flash attention on never, or after the kept keys are checked (the order of the features)."""
+
 
 def _algorithm(flags: StatedFlags) -> str:
     return flags.text(ALGORITHM, DEFAULT_ALGORITHM)
@@ -251,7 +254,7 @@ _OF_CONTEXT = [
         "adaptive-ulysses-in-context",
         "under hybrid_adaptive_cp_algo --ulysses-degree-in-cp divides cp and is below it",
         lambda t, f, c: (_algorithm(f) == _HYBRID_ADAPTIVE) & f.on("ulysses-degree-in-cp") & (t.cp > 1)
-        & ((t.cp // _degree(f) <= 1) | (t.cp % _degree(f) != 0)),
+        & ((f.number("ulysses-degree-in-cp") < 1) | (t.cp // _degree(f) <= 1) | (t.cp % _degree(f) != 0)),
         "ulysses-degree-in-cp",
         f"{_ADAPTIVE_CODE}:44", "1.0.0 to master",
         "write a divisor of cp below it",
@@ -361,7 +364,7 @@ _OF_CONTEXT = [
     StartRule(
         "kept-keys-flash",
         f"--{_POLICY} needs --use-flash-attn",
-        lambda t, f, c: f.on(_POLICY) & (not _flash(t, f)),
+        lambda t, f, c: f.on(_POLICY) & (not _flash(t, f, _SWITCHED_LATER)),
         _POLICY,
         f"{_KV_CODE}:35", "2.0.0 to master",
         "add --use-flash-attn",
@@ -407,9 +410,9 @@ _OF_CONTEXT = [
 ]  # fmt: skip
 
 
-def _flash(table: StrategyTable, flags: StatedFlags) -> bool:
-    """Return whether flash attention is on, which context parallelism and ALiBi switch on."""
-    switched = bool(np.all(table.cp > 1)) and _algorithm(flags) != _GATHERED
+def _flash(table: StrategyTable, flags: StatedFlags, without: tuple[str, ...] = (_GATHERED,)) -> bool:
+    """Return whether flash attention is on, which context parallelism switches on but for some algorithms."""
+    switched = bool(np.all(table.cp > 1)) and _algorithm(flags) not in without
     return switched or flags.on("use-flash-attn", "use-fusion-attn-v2")
 
 

@@ -380,6 +380,18 @@ _OF_ATTENTION = [
         "leave out --enable-mg2hf-convert",
         programs=LLM_ALONE,
     ),
+    *[
+        StartRule(
+            f"{feature}-needs-{folder}",
+            f"--{feature} needs --{folder}",
+            lambda t, f, c, feature=feature, folder=folder: f.on(feature) & (not f.on(folder)),  # type: ignore[misc]
+            feature,
+            f"{LLM}convert_checkpoint/convert_checkpoint.py:{line}", "26.0.0 to master",
+            f"write --{folder} or leave out --{feature}",
+            programs=LLM_ALONE,
+        )
+        for feature, folder, line in (("enable-hf2mg-convert", "load", 137), ("enable-mg2hf-convert", "save", 147))
+    ],
     StartRule(
         "long-rope-factors",
         "--rope-scaling-type longrope needs --rope-scaling-original-max-position-embeddings, --long-factor and "

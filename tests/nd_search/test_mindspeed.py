@@ -25,6 +25,7 @@ from taylor.workflows.statement.legality import require_legal
 
 DEVICE = Registry.load(None).device("ascend-910b")
 RECORD = yaml.safe_load(Path(__file__).with_name("mindspeed.yaml").read_text(encoding="utf-8"))
+BESIDE = yaml.safe_load(Path(__file__).with_name("neighbours.yaml").read_text(encoding="utf-8"))
 NAMES = {rule.name for rule in START_RULES}
 CHECKED_LATER = {"moe-sp-with-tp"}
 """Rules that the programs check as they build the model, which the recorded runs do not."""
@@ -36,8 +37,6 @@ CHECKED_FIRST = {
     "balanced-moe-experts-dispatcher": "moe-fb-overlap-dispatcher",
 }
 """Rules that no launch breaks alone: another, which the programs come upon before, is broken with them."""
-EVERY = 3
-"""Of the launches that obey, one in so many is read here; `python -m benchmarks.mindspeed` reads all."""
 
 
 def by_rule() -> list[Case]:
@@ -54,16 +53,31 @@ def broken(folder: Path, program: str, words: list[str]) -> set[str]:
     return {rule.name for rule in broken_rules(config, DEVICE)} - CHECKED_LATER
 
 
-@pytest.mark.slow
-def test_every_start_rule_is_broken_once_and_refused_by_name_and_obeyed_once_and_accepted(tmp_path: Path) -> None:
-    cases = by_rule()
-    assert {case.rule for case in cases} >= NAMES
-    for number, case in enumerate(cases):
-        found = broken(tmp_path, case.program, [*case.words(breaking=True), *case.read.split()])
-        assert case.rule in found, case
-        if number % EVERY:
-            continue
-        assert broken(tmp_path, case.program, [*case.words(breaking=False), *case.read.split()]) == set(), case
+def test_every_start_rule_has_a_case() -> None:
+    assert {case.rule for case in by_rule()} >= NAMES
+
+
+@pytest.mark.parametrize("case", by_rule(), ids=lambda case: case.rule)
+def test_a_start_rule_is_broken_once_and_refused_by_name_and_obeyed_once_and_accepted(
+    case: Case, tmp_path: Path
+) -> None:
+    assert case.rule in broken(tmp_path, case.program, [*case.words(breaking=True), *case.read.split()])
+    assert broken(tmp_path, case.program, [*case.words(breaking=False), *case.read.split()]) == set()
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["refused", "starts"])
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("program", BESIDE)
+def test_launches_beside_the_cases_start_here_where_they_start_there(
+    program: str, base: str, refused: bool, tmp_path: Path
+) -> None:
+    wrong = []
+    for launched in BESIDE[program][base]["refused" if refused else "starts"]:
+        changes, _, read = launched.partition(" // ")
+        rules = broken(tmp_path, program, [*merged(BASES[base], changes), *read.split()])
+        if bool(rules) != refused:
+            wrong.append((changes, rules))
+    assert not wrong
 
 
 def test_the_programs_refuse_each_case_in_the_file_that_its_rule_names() -> None:
