@@ -249,7 +249,17 @@ def figures_of(name: str) -> dict[str, Any]:
     return {part: function(one) for part, function in PARTS.items()}
 
 
+def in_lines(figures: dict[str, dict[str, Any]]) -> str:
+    """The figures as JSON, a line for each part of a network, so that a change shows what has moved."""
+    parts = [
+        f"{json.dumps(name)}: {{\n"
+        + ",\n".join(f"{json.dumps(part)}: {json.dumps(figures[name][part])}" for part in figures[name])
+        for name in figures
+    ]
+    return "{\n" + "},\n".join(parts) + "}}\n"
+
+
 if __name__ == "__main__":
     figures: dict[str, Any] = {name: figures_of(name) for name in NETWORKS}
     figures["drawn"] = {part: function() for part, function in drawn_figures.PARTS.items()}
-    KEPT.write_text(json.dumps(figures, indent=0) + "\n", encoding="utf-8")
+    KEPT.write_text(in_lines(figures), encoding="utf-8")
