@@ -33,7 +33,7 @@ from benchmarks.reliability.campaign import PACKAGES
 from benchmarks.reliability.forks import KILLED, in_fork
 from benchmarks.reliability.mutated_code import Mutant, mutants_of
 
-PARAMETRIZATIONS = 12
+PARAMETRIZATIONS = 100
 """Of one test, those that are run: most of them enter the same lines."""
 
 SWITCH = """
@@ -346,6 +346,7 @@ class Loop:
 
     def _record(self, items: Mapping[str, Any]) -> None:
         done = {row["test"] for row in _current(self.kept, self.place)}
+        parent = os.getppid()
         passed = self.kept.with_suffix(".passed")
         for name in [name for name in items if name not in done]:
             passed.write_text("")
@@ -365,6 +366,8 @@ class Loop:
                 "passed": code == 0, "passes": sorted({int(word) for word in passed.read_text().split()}),
             }  # fmt: skip
             self._load_too()
+            if os.getppid() != parent:  # the campaign was killed: another one may replace this tree
+                break
             with self.kept.open("a") as stream:
                 stream.write(json.dumps(row) + "\n")
         passed.unlink(missing_ok=True)
