@@ -191,14 +191,14 @@ def test_a_tuners_job_and_its_arguments_are_listed():
         ("pp", "the tuner's choice"),
     ]
     runs = [
-        TunedRun(1, strategy, 0, "full", 3.0, 40960.0, ""),
+        TunedRun(1, strategy, 0, "full [x]", 3.0, 40960.0, ""),
         TunedRun(12, strategy, 2, None, None, None, "out of [memory]"),
     ]
     assert replace(runs[0]).step_ms == pytest.approx(64 / 3.0 * 1e3)
     assert printed(tuned_table(runs), 100) == block(
         """
         run  strategy                            recompute   step ms  peak MiB  failed
-          1  dp2 tp4 pp1, 16 micro-batches of 2  full       21,333.3  40,960.0
+          1  dp2 tp4 pp1, 16 micro-batches of 2  full [x]   21,333.3  40,960.0
          12  dp2 tp4 pp1, 16 micro-batches of 2  none                           out of [memory]
         """
     )
