@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,7 @@ def tied_rows(rows: Rows) -> list[int]:
         if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)
         if (step := number(row.get("cost"))) is not None
     }
-    most = (1 + NEIGHBOUR_ERROR) * min(steps.values(), default=0.0)
+    most = (1 + NEIGHBOUR_ERROR) * min(steps.values(), default=math.inf)
     return [at for at, step in steps.items() if step <= most]
 
 

@@ -35,6 +35,17 @@ def test_a_run_has_its_errors_before_and_after_the_fit_and_without_it():
         this job; !: contradicts the others
         """
     )
+    assert printed(errors_table(FIT), 30) == block(
+        """
+         measure…  regi…  fitt…  left…
+          1,234.6  +20.…  +1.1…  +5.3…
+             98.7  -10.…  -25.…      -
+        errors of the estimate; left
+        out: fitted without the runs
+        of this job; !: contradicts
+        the others
+        """
+    )
     assert printed(errors_table(FIT), 120) == block(
         """
         run                                        measured ms  register     fitted  left out

@@ -152,6 +152,7 @@ def test_a_launcher_has_a_row_of_what_it_can():
 
 
 PARTS = [{"weights": 1000.0 * (stage + 1), "activations": 500.0, "logits": 0.4 + (stage == 6)} for stage in range(7)]
+PARTS[3]["buffers"] = 60.0
 
 
 def test_the_parts_of_a_peak_have_a_column_a_stage():
@@ -184,8 +185,9 @@ def test_of_many_stages_the_fullest_and_the_chosen_one_are_shown():
          weights        1,000    4,000    5,000    6,000    7,000
          activations      500      500      500      500      500
          logits             0        0        0        0        1
+         buffers            0       60        0        0        0
 
-         peak           1,500    4,500    5,500    6,500    7,501
+         peak           1,500    4,560    5,500    6,500    7,501
          limit          8,000    8,000    8,000    8,000    8,000
 
         """
