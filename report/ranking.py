@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
-def ranking_table(rows: Rows, *, limit: int | None = None, width: int = 80) -> Table:
+def ranking_table(rows: Rows, *, limit: int | None = None, width: int) -> Table:
     """Ranking with one line a candidate, from 80 columns on; rows keep their order, best first.
 
     Parameters

@@ -102,7 +102,7 @@ def test_the_columns_are_wider_where_the_window_is(rows):
              -      -     -       -  ≥ 26,0…  e…
         """
     )
-    assert printed(ranking_table([OVER, RISKY, FAILED]), 80) == block(
+    assert printed(ranking_table([OVER, RISKY, FAILED], width=80), 80) == block(
         """
           #  strategy          step ms  tokens/s  gain   peak GiB  proof
         own  DP8 TP4 PP4       1,400.0   123,457     -  50.2/50.1  too large
@@ -113,16 +113,16 @@ def test_the_columns_are_wider_where_the_window_is(rows):
 
 
 def test_rows_are_limited_with_the_baseline_always_shown():
-    table = ranking_table([BEST, SECOND, CUT, OWN], limit=1)
+    table = ranking_table([BEST, SECOND, CUT, OWN], limit=1, width=80)
     assert list(map(str, table.columns[0].cells)) == ["1", "own"]
     assert table.caption == "2 of 4 rows; all are in the CSV"
     assert [row.style for row in table.rows] == ["", "bold"]
-    assert ranking_table(ROWS, limit=3).caption is None
+    assert ranking_table(ROWS, limit=3, width=80).caption is None
 
 
 def test_marks_have_the_colours_of_what_they_say():
     def styles(rows, heading):
-        columns = ranking_table(rows).columns
+        columns = ranking_table(rows, width=80).columns
         cells = next(column.cells for column in columns if column.header == heading)
         return [(cell.plain, str(cell.style)) for cell in cells]
 
