@@ -42,7 +42,7 @@ def comparison_table(
 ) -> Table:
     """Table of measured memory above estimated memory (MiB): two rows for each stage, a column for each category.
 
-    The last column is the error of the estimated total against the measured one.
+    The column ``apart`` is the error of the estimated total against the measured one.
 
     Parameters
     ----------
@@ -54,15 +54,16 @@ def comparison_table(
     closed = {stage.stage: stage for stage in estimated}
     pairs = [(one, closed[one.stage]) for one in measured]
     names = list(dict.fromkeys(name for one, other in pairs for name in (*one.categories, *other.categories())))
-    headings = ("stage", *names, "total", "apart")
+    headings = ("stage", "total", "apart", *names)
     table = _table("memory by stage, MiB: dry-run over analytical model", headings, limit_mib)
     for one, other in pairs:
         parts = other.categories()
         apart = f"{(other.total - one.peak_mib) / one.peak_mib:+.1%}"
         cells = (f"{one.categories.get(name, 0.0):,.0f}" for name in names)
-        table.add_row(f"{one.stage} dry-run", *cells, f"{one.peak_mib:,.0f}", "")
+        # The totals come first: a narrow terminal cuts the last columns.
+        table.add_row(f"{one.stage} dry-run", f"{one.peak_mib:,.0f}", "", *cells)
         cells = (f"{parts.get(name, 0.0):,.0f}" for name in names)
-        table.add_row("forms", *cells, f"{other.total:,.0f}", apart, style="dim")
+        table.add_row("forms", f"{other.total:,.0f}", apart, *cells, style="dim")
     return table
 
 
@@ -78,6 +79,6 @@ def _table(title: str, headings: Sequence[str], limit_mib: float | None) -> Tabl
             justify="right",
             min_width=max(map(len, words)),
             overflow="fold",
-            no_wrap=heading == "total",
+            no_wrap=heading in ("stage", "total", "apart"),
         )
     return table

@@ -23,7 +23,7 @@ def devices_table(devices: Sequence[DeviceSpec]) -> Table:
     for device in devices:
         peaks = device.peak_tflops
         table.add_row(
-            device.name,
+            Text(device.name),
             f"{device.memory_mib / 1024:.0f}",
             f"{device.memory_gb_s / 1000:.2f}",
             *(
@@ -40,12 +40,13 @@ def devices_table(devices: Sequence[DeviceSpec]) -> Table:
 def device_page(device: DeviceSpec) -> Table:
     """Every figure of one device beside its source."""
     names = f" ({', '.join(device.aliases)})" if device.aliases else ""
-    table = Table(title=f"{device.name}{names}", title_justify="left", header_style="bold", pad_edge=False, box=None)
+    title = Text(f"{device.name}{names}")
+    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, box=None)
     table.add_column("figure", no_wrap=True)
     table.add_column("value", no_wrap=True)
     table.add_column("source", overflow="fold")
     for figure, value, source in device_figures(device):
-        table.add_row(figure, value, Text(source))
+        table.add_row(Text(figure), Text(value), Text(source))
     return table
 
 

@@ -168,7 +168,7 @@ def tuned_table(runs: Sequence[TunedRun]) -> Table:
     for run in runs:
         figures = (run.step_ms, run.peak_mib)
         shown = ("" if each is None else f"{each:,.1f}" for each in figures)
-        table.add_row(str(run.number), _degrees(run.strategy), run.recompute or "none", *shown, Text(run.error))
+        table.add_row(str(run.number), _degrees(run.strategy), Text(run.recompute or "none"), *shown, Text(run.error))
     return table
 
 

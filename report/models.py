@@ -55,7 +55,7 @@ def models_table(models: Sequence[ModelSpec]) -> Table:
     for model in models:
         total, active = total_parameters(model), active_parameters(model)
         table.add_row(
-            model.name,
+            Text(model.name),
             short_count(total),
             short_count(active) if active != total else "",
             str(model.n_layers),
@@ -127,8 +127,8 @@ def model_record(model: ModelSpec) -> dict[str, Any]:
 
 
 def short_count(parameters: int) -> str:
-    """Parameters in billions, or in trillions from one on."""
-    return f"{parameters / 1e12:.2f} T" if parameters >= 1e12 else f"{parameters / 1e9:.1f} B"
+    """Parameters in billions, or in trillions from one on once they are rounded."""
+    return f"{parameters / 1e12:.2f} T" if parameters >= 0.99995e12 else f"{parameters / 1e9:.1f} B"
 
 
 def _mixer_text(mixer: AttentionSpec | MambaSpec | LinearAttentionSpec) -> str:

@@ -95,7 +95,7 @@ def _free(peak: float | None, limit: float) -> Text:
         return Text("-")
     over = peak > limit + MEMORY_TOLERANCE_MIB
     style = "red bold" if over else "yellow" if peak > 0.97 * limit else "green"
-    return Text(f"{limit - peak:,.0f}", style=style)
+    return Text(f"{round(limit - peak):,}", style=style)
 
 
 def _width(table: Table) -> int:

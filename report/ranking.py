@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
-def ranking_table(rows: Rows, *, limit: int | None = None, width: int = 80) -> Table:
+def ranking_table(rows: Rows, *, limit: int | None = None, width: int) -> Table:
     """Ranking with one line a candidate, from 80 columns on; rows keep their order, best first.
 
     Parameters
@@ -148,7 +149,7 @@ def tied_rows(rows: Rows) -> list[int]:
         if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)
         if (step := number(row.get("cost"))) is not None
     }
-    most = (1 + NEIGHBOUR_ERROR) * min(steps.values(), default=0.0)
+    most = (1 + NEIGHBOUR_ERROR) * min(steps.values(), default=math.inf)
     return [at for at, step in steps.items() if step <= most]
 
 
@@ -178,7 +179,7 @@ def verdict_lines(rows: Rows) -> list[str]:
 
 def _best_line(best: Mapping[str, Any], own: Mapping[str, Any] | None) -> str:
     speed, gain = number(best.get("tokens_per_second")), number(best.get("gain"))
-    line = f"{_strategy(best, WIDE)}, {step_text(best)} ms a step"
+    line = f"{_strategy(best, WIDE)}, {_step_with_unit(best)} a step"
     line += "" if speed is None else f", {speed:,.0f} tokens/s"
     samples, epoch, run = (number(best.get(name)) for name in ("samples_per_second", "epoch_hours", "run_hours"))
     line += "" if samples is None else f", {rate_text(samples)} samples/s"
@@ -188,12 +189,19 @@ def _best_line(best: Mapping[str, Any], own: Mapping[str, Any] | None) -> str:
     line += "" if run is None or days is not None else f", {hours_text(run)} for all steps"
     if own is None or gain is None:
         return f"{line}; the file has no plan to compare with"
-    against = f"the plan in the file ({_strategy(own, WIDE)}, {step_text(own)} ms)"
+    against = f"the plan in the file ({_strategy(own, WIDE)}, {_step_with_unit(own)})"
     line += f"; {abs(gain):.1f} % {'faster' if gain >= 0 else 'slower'} than {against}"
     fullest = _fullest(own)
     if own.get("status") == OVER_LIMIT.value and fullest is not None:
-        return f"{line}, which is {-fullest[0]:,.0f} MiB over its limit on stage {fullest[1]}"
+        free, stage, _ = fullest
+        if free >= 0:
+            return f"{line}, which {AT_RISK} that the job may have"
+        return f"{line}, which is {-free:,.0f} MiB over its limit on stage {stage}"
     return line
+
+
+def _step_with_unit(row: Mapping[str, Any]) -> str:
+    return f"{step_text(row)} ms" if number(row.get("cost")) is not None else step_text(row)
 
 
 def _fit_line(best: Mapping[str, Any]) -> str:

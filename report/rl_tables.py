@@ -48,7 +48,7 @@ def phase_table(rows: Sequence[PhaseRow]) -> Table:
     for row in rows:
         total = sum(row.parts.values())
         largest = sorted(row.parts.items(), key=lambda part: -part[1])[:3]
-        what = ", ".join(f"{name} {mib:,.0f}" for name, mib in largest if mib >= 0.5)
+        what = ", ".join(f"{name} {mib:,.0f}" for name, mib in largest if round(mib))
         time = "not known" if row.ms is None else duration(row.ms)
         table.add_row(row.name, time, f"{total:,.0f}", f"{row.usable_mib - total:,.0f}", row.verdict, what)
     return table

@@ -223,6 +223,7 @@ def short(value: float) -> str:
 
 
 def _decimals(value: float, digits: int) -> int:
-    """Decimals that leave a number of digits, at least none."""
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    """Decimals that leave a number of digits once the value is rounded to them, at least none."""
+    rounded = float(f"{abs(value):.{digits - 1}e}")
+    whole = len(str(int(rounded))) if rounded >= 1 else 0
     return max(0, digits - whole)

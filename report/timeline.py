@@ -258,7 +258,7 @@ class Timeline:
         for direction, micro_batch, split, interleave in zip(*(column.tolist() for column in columns), strict=True):
             name = DIRECTION_NAMES[direction]
             if micro_batch >= 0:
-                name += f" {micro_batch}.{split}" if splits else f" {micro_batch}"
+                name += f" {micro_batch}.{split}" if splits and split >= 0 else f" {micro_batch}"
             names.append(f"{name} (virtual stage {interleave})" if interleaves and interleave >= 0 else name)
         return names
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -98,3 +100,16 @@ def ranking(rows: int, seed: int = 0) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(records)
+
+
+def printed(renderable: object, width: int) -> str:
+    """Lines that a terminal without colours shows, without blanks at their ends."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, legacy_windows=False, highlight=False).print(renderable)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def block(text: str) -> str:
+    """A text written in lines of their own, without the indentation of the line that closes it."""
+    lines = text.split("\n")
+    return "\n".join(line[len(lines[-1]) :] for line in lines[1:-1])
