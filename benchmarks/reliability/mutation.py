@@ -3,8 +3,9 @@
 A mutant is judged by the tests that a developer of its package runs: the quick ones of the folder that mirrors it. All
 mutants of a package lie in one copy of the tree behind switches (`switches`). Which tests pass a mutant's switch is
 found out once; those judge it, the quickest first, until one fails or their CPU time is spent. A mutant without a
-switch (a default, a constant, a line of a kernel) is put into a plain copy and judged in fresh processes. A mutant that
-survives is equivalent, by a reason written down here, or real.
+switch (a default, a constant, a line of a kernel) is put into a plain copy and judged in fresh processes, by the tests
+that reach its file first and then by the others. A mutant that survives is equivalent, by a reason written down here,
+or real.
 """
 
 from __future__ import annotations
@@ -215,6 +216,10 @@ class Judge:
             return Verdict("unreached")
         near = self.killers.setdefault(mutant.file, Counter())
         rows.sort(key=lambda row: (row["test"] != first, -near[row["test"]] if row["cpu"] < SHORT else 0))
+        if self.switched.numbers[mutant] not in self.switched.placed:
+            # A constant of a module is read by code of other files too.
+            asked = {row["test"] for row in rows}
+            rows += [row for row in self.reached.tests_at(()) if row["test"] not in asked]
         taken: list[dict[str, Any]] = []
         spent = 0.0
         for row in rows:
