@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ CASES = [(name, kind) for name, (texts, _) in FORMATS.items() for kind in texts]
 LEAST_S, LONGEST_S = 0.05, 20.0
 """CPU time from which two readings are compared, and in which the largest text must be read, s."""
 
+MOST_BYTES = 6 << 30
+"""Private memory of the process that reads; a reading of the largest text takes a twentieth."""
+
 LARGEST = 2**18
 """Characters of the largest text: that of a script, above which readers refuse it."""
 
@@ -52,6 +56,18 @@ def config_of(folder: Path, name: str, kind: str, size: int) -> Path:
     return folder / name
 
 
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Let a reading take `MOST_BYTES` at most: one whose memory grows with the square would take the whole machine."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES if hard == resource.RLIM_INFINITY else hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
 def timed(read: Callable[[], object], times: int = 3) -> tuple[float, str]:
     """Least CPU seconds of a reading, and the kind of its end; a refusal asks other readers too.
 
@@ -64,7 +80,8 @@ def timed(read: Callable[[], object], times: int = 3) -> tuple[float, str]:
         for _ in range(times):
             began = time.process_time()
             try:
-                read()
+                with bounded_memory():
+                    read()
             except TaylorError as refused:
                 end = type(refused).__name__
             seconds.append(time.process_time() - began)
