@@ -156,7 +156,7 @@ def test_a_reader_of_quadratic_time_would_be_found():
     def read(size: int) -> Callable[[], object]:
         return lambda: sum(1 for _ in range(size) for _ in range(size))
 
-    assert growth(read, 1_200, 10**6)[0] > MOST
+    assert growth(read, 2_000, 10**6)[0] > MOST
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
